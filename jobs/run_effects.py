@@ -1,0 +1,56 @@
+"""What a change of a job does to its runs, declared here and carried out by `runs`.
+
+Imports go one way (runs → jobs), yet an edit must withdraw planned runs in its own transaction.
+So `jobs` names the effects, and `runs` registers the one implementation at start-up.
+"""
+
+from datetime import datetime
+from typing import Protocol
+from uuid import UUID
+
+
+class RunEffects(Protocol):
+    """Effects on runs; each is called inside the transaction that holds the job's cursor lock.
+
+    Lock order: cursor → job guard → run. The caller has locked the cursor.
+    """
+
+    def withdraw_planned(self, job_id: UUID) -> int:
+        """Delete the planned occurrences that are still ahead of their time (architecture §3).
+
+        Deleted, not marked: editing and editing back must not meet the unique key. Returns the
+        number of runs deleted.
+        """
+
+    def stop_waiting(self, job_id: UUID, *, status: str, reason: str) -> int:
+        """Finish the runs of a paused or deleted job that are past due and still wait.
+
+        `status` is "skipped" (with `reason` as its skip_reason) or "cancelled". Running runs go
+        on. Returns the number of runs finished.
+        """
+
+    def request_cancel_running(self, job_id: UUID) -> int:
+        """Ask the workers to stop the running runs of a job; returns how many were asked."""
+
+    def next_planned(self, job_ids: list[UUID]) -> dict[UUID, datetime]:
+        """Return for each job its earliest planned occurrence still ahead of its time.
+
+        The cursor has already moved past planned occurrences: a customer's `next_run_at` is the
+        earlier of this and the cursor's.
+        """
+
+
+_registered: RunEffects | None = None
+
+
+def register(effects: RunEffects) -> None:
+    """Install the implementation; called once by runs.apps at start-up."""
+    global _registered
+    _registered = effects
+
+
+def run_effects() -> RunEffects:
+    """Return the registered implementation."""
+    if _registered is None:
+        raise RuntimeError("runs.apps has not registered its effects: is `runs` installed?")
+    return _registered

@@ -1,0 +1,7 @@
+"""Application configuration of `runs`."""
+
+from django.apps import AppConfig
+
+
+class RunsConfig(AppConfig):
+    name = "runs"

@@ -1,0 +1,238 @@
+"""All settings, read once and strictly from the environment; a bad one stops the start.
+
+Nothing else in the project reads the environment, and pure modules never read settings: they take
+what they need as arguments.
+"""
+
+import socket
+from pathlib import Path
+
+import dj_database_url
+from django.core.exceptions import ImproperlyConfigured
+
+from scheduler_project.lib import env
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+
+# --- process ---------------------------------------------------------------------------------
+
+# Which of the four kinds of process this is; it decides the database time-outs below.
+PROCESS_ROLE = env.choice("PROCESS_ROLE", "command", {"api", "scheduler", "worker", "command"})
+DEBUG = env.boolean("DEBUG", False)
+SECRET_KEY = env.text("SECRET_KEY", "insecure-development-key" if DEBUG else None)
+ALLOWED_HOSTS = env.words("ALLOWED_HOSTS", ["localhost", "127.0.0.1", "[::1]"])
+CSRF_TRUSTED_ORIGINS = env.words("CSRF_TRUSTED_ORIGINS", [])
+# Name of this installation: it keeps the containers and files of two stacks on one machine apart.
+INSTANCE = env.text("INSTANCE", "scheduler")
+NODE = env.text("NODE", socket.gethostname())
+
+# --- applications -----------------------------------------------------------------------------
+
+INSTALLED_APPS = [
+    "unfold",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "rest_framework",
+    "drf_spectacular",
+    "django_celery_results",
+    "scheduler_project",
+    "tenants",
+    "jobs",
+    "runs",
+    "workers",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+ROOT_URLCONF = "scheduler_project.urls"
+WSGI_APPLICATION = "scheduler_project.wsgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "scheduler_project" / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in (
+        "UserAttributeSimilarityValidator",
+        "MinimumLengthValidator",
+        "CommonPasswordValidator",
+        "NumericPasswordValidator",
+    )
+]
+
+# --- database ---------------------------------------------------------------------------------
+
+# A frozen process must not hold the world's locks: the server ends its transaction (architecture
+# §6). Times in milliseconds; a command line (migrations, checks) may take as long as it needs.
+_DATABASE_TIMEOUTS_MS = {
+    "api": {"statement_timeout": 10_000, "lock_timeout": 3_000, "idle": 10_000},
+    "scheduler": {"statement_timeout": 15_000, "lock_timeout": 2_000, "idle": 5_000},
+    "worker": {"statement_timeout": 8_000, "lock_timeout": 2_000, "idle": 5_000},
+    "command": {"statement_timeout": 0, "lock_timeout": 10_000, "idle": 60_000},
+}[PROCESS_ROLE]
+
+try:
+    _database = dj_database_url.parse(
+        env.text("DATABASE_URL", accepted="postgresql://user:password@host:port/name")
+    )
+except dj_database_url.ParseError as error:
+    raise ImproperlyConfigured(f"DATABASE_URL is not valid: {error}") from error
+_database["CONN_MAX_AGE"] = None
+_database["CONN_HEALTH_CHECKS"] = True
+_database["OPTIONS"] = {
+    **_database.get("OPTIONS", {}),
+    "options": " ".join(
+        f"-c {name}={value}"
+        for name, value in {
+            "statement_timeout": _DATABASE_TIMEOUTS_MS["statement_timeout"],
+            "lock_timeout": _DATABASE_TIMEOUTS_MS["lock_timeout"],
+            "idle_in_transaction_session_timeout": _DATABASE_TIMEOUTS_MS["idle"],
+            "timezone": "UTC",
+        }.items()
+    ),
+    "application_name": f"{INSTANCE}-{PROCESS_ROLE}",
+    "connect_timeout": 3,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 8_000,
+}
+DATABASE_POOL_SIZE = env.integer("DATABASE_POOL_SIZE", 0, low=0, high=200)
+if DATABASE_POOL_SIZE:
+    _database["CONN_MAX_AGE"] = 0  # Django refuses a pool together with persistent connections.
+    _database["OPTIONS"]["pool"] = {
+        "min_size": 1,
+        "max_size": DATABASE_POOL_SIZE,
+        "timeout": 3,
+        # A restarted server leaves dead connections in the pool: checked before they are lent.
+    }
+DATABASES = {"default": _database}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+# --- time zones and language ------------------------------------------------------------------
+
+USE_TZ = True
+TIME_ZONE = "UTC"
+LANGUAGE_CODE = "en-us"
+USE_I18N = False
+
+STATIC_URL = "static/"
+STATIC_ROOT = Path(env.text("STATIC_ROOT", str(BASE_DIR / ".local" / "static")))
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "whitenoise.storage.CompressedStaticFilesStorage"},
+}
+
+# --- security ---------------------------------------------------------------------------------
+
+# True behind a proxy that ends TLS; False only for the stack on one machine over plain HTTP.
+HTTPS = env.boolean("HTTPS", not DEBUG)
+SECURE_SSL_REDIRECT = HTTPS
+SESSION_COOKIE_SECURE = HTTPS
+CSRF_COOKIE_SECURE = HTTPS
+SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
+SECURE_HSTS_INCLUDE_SUBDOMAINS = HTTPS
+SECURE_HSTS_PRELOAD = HTTPS
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
+SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$"]
+X_FRAME_OPTIONS = "DENY"
+# Only the size of form posts in admin; the API reads its own body with its own bound.
+DATA_UPLOAD_MAX_MEMORY_SIZE = 2_621_440
+
+# --- API --------------------------------------------------------------------------------------
+
+APPEND_SLASH = False
+API_MAX_BODY_BYTES = env.integer("API_MAX_BODY_BYTES", 262_144, low=1_024, high=16_777_216)
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": ["tenants.api.authentication.ApiKeyAuthentication"],
+    "DEFAULT_PERMISSION_CLASSES": ["tenants.api.permissions.HasScope"],
+    "DEFAULT_PARSER_CLASSES": ["scheduler_project.lib.strict_json.StrictJSONParser"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "scheduler_project.lib.problems.exception_handler",
+    "UNAUTHENTICATED_USER": None,
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Scheduler API",
+    "DESCRIPTION": "Schedule container jobs: once, or on a cron schedule in a time zone.",
+    "VERSION": "1",
+    "SERVE_INCLUDE_SCHEMA": False,
+}
+
+# --- broker -----------------------------------------------------------------------------------
+
+REDIS_URL = env.text("REDIS_URL", accepted="redis://host:port/0")
+FLOWER_URL = env.text("FLOWER_URL", "")
+
+# --- scheduling (architecture §2 and §6; seconds) ------------------------------------------------
+
+LOOK_AHEAD_S = env.seconds("LOOK_AHEAD_S", 75, low=1, high=240)
+PLACE_LEAD_S = env.seconds("PLACE_LEAD_S", 60, low=0, high=240)
+PREPARE_LEAD_S = env.seconds("PREPARE_LEAD_S", 5, low=0, high=60)
+PLANNER_BATCH = env.integer("PLANNER_BATCH", 1_000, low=1, high=10_000)
+DISPATCH_BATCH = env.integer("DISPATCH_BATCH", 1_000, low=1, high=10_000)
+# Each scheduler duty that has not finished a round for this long is stale, and beat exits.
+DUTY_STALE_S = env.seconds("DUTY_STALE_S", 60, low=5, high=3_600)
+
+LEASE_S = env.seconds("LEASE_S", 30, low=3, high=600)
+HEARTBEAT_S = env.seconds("HEARTBEAT_S", 10, low=0.5, high=200)
+# A worker stops its containers this long before the lease ends, the warden this long.
+WORKER_MARGIN_S = env.seconds("WORKER_MARGIN_S", 10, low=0.5, high=300)
+WARDEN_MARGIN_S = env.seconds("WARDEN_MARGIN_S", 5, low=0.3, high=300)
+# The reaper takes a run this long after its session's lease has ended.
+REAP_AFTER_S = env.seconds("REAP_AFTER_S", 2, low=0, high=60)
+# A session silent for this long gets nothing new.
+SILENT_S = env.seconds("SILENT_S", 5, low=1, high=60)
+MAX_LEASE_LOSSES = env.integer("MAX_LEASE_LOSSES", 5, low=1, high=100)
+
+WORKER_SLOTS = env.integer("WORKER_SLOTS", 8, low=1, high=1_000)
+WORKER_PREPARED_LIMIT = env.integer("WORKER_PREPARED_LIMIT", WORKER_SLOTS, low=0, high=10_000)
+WORKER_REGION = env.text("WORKER_REGION", "default")
+WORKER_TIERS = env.words("WORKER_TIERS", ["container"])
+WORKER_DRAIN_S = env.seconds("WORKER_DRAIN_S", 600, low=0, high=86_400)
+DEADLINES_DIR = Path(env.text("DEADLINES_DIR", f"/dev/shm/{INSTANCE}"))  # noqa: S108 – tmpfs
+DOCKER_HOST = env.text("DOCKER_HOST", "unix:///var/run/docker.sock")
+
+OUTPUT_TAIL_BYTES = env.integer("OUTPUT_TAIL_BYTES", 16_384, low=0, high=65_536)
+RETENTION_DAYS = env.integer("RETENTION_DAYS", 30, low=1, high=3_650)
+PARTITION_DAYS_AHEAD = env.integer("PARTITION_DAYS_AHEAD", 14, low=2, high=60)
+
+if WORKER_MARGIN_S <= WARDEN_MARGIN_S:
+    raise env.SettingError(
+        f"WORKER_MARGIN_S ({WORKER_MARGIN_S}) must be larger than WARDEN_MARGIN_S "
+        f"({WARDEN_MARGIN_S}): the worker stops its containers before the warden does."
+    )
+if HEARTBEAT_S >= LEASE_S - WORKER_MARGIN_S:
+    raise env.SettingError(
+        f"HEARTBEAT_S ({HEARTBEAT_S}) must be smaller than LEASE_S - WORKER_MARGIN_S "
+        f"({LEASE_S - WORKER_MARGIN_S}): one missed heartbeat must leave time for another."
+    )
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["stderr"], "level": env.text("LOG_LEVEL", "INFO")},
+}

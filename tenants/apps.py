@@ -1,0 +1,7 @@
+"""Application configuration of `tenants`."""
+
+from django.apps import AppConfig
+
+
+class TenantsConfig(AppConfig):
+    name = "tenants"
