@@ -117,7 +117,7 @@ class Run(models.Model):
 
 
 class RunAttempt(models.Model):
-    """One try of a run that had its go. Key: (run_id, scheduled_for, attempt)."""
+    """One try of a run on one worker. Key: (run_id, scheduled_for, attempt)."""
 
     run_id = models.UUIDField(primary_key=True)
     scheduled_for = models.DateTimeField()
@@ -128,7 +128,8 @@ class RunAttempt(models.Model):
     placed_at = models.DateTimeField(null=True)
     leased_at = models.DateTimeField(null=True)
     prepared_at = models.DateTimeField(null=True)
-    go_at = models.DateTimeField()
+    # Null when the container could not even be made: the attempt ended before its go.
+    go_at = models.DateTimeField(null=True)
     # By the engine's clock.
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
@@ -209,7 +210,7 @@ class OutboxMessage(models.Model):
 
 
 class RunEvent(models.Model):
-    """An exceptional event of a run (stale fence, lease lost, hand-back…), not its normal course."""
+    """An exceptional event of a run: stale fence, lease lost, hand-back… not its normal course."""
 
     run_id = models.UUIDField()
     scheduled_for = models.DateTimeField()

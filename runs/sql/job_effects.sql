@@ -1,0 +1,32 @@
+-- name: withdraw_planned
+-- Delete planned occurrences that are ahead of their time. Deleted, not marked: editing and
+-- editing back must not meet the unique key. A worker that prepared one is refused at its go.
+-- Guard: the caller holds the cursor's lock, so no planner makes new ones meanwhile.
+-- Index: run_occurrence_once (job_id, scheduled_for).
+DELETE FROM runs
+WHERE job_id = %(job_id)s AND scheduled_for > now() AND trigger = 'schedule'
+  AND failures = 0 AND lease_losses = 0 AND status IN ('queued', 'leased');
+
+-- name: stop_waiting
+-- Finish the runs of a paused or deleted job that wait past their time. Runs made by hand stay on
+-- a pause: it stops the schedule, not the customer's own hand.
+-- Index: run_occurrence_once (job_id).
+UPDATE runs
+SET status = %(status)s, skip_reason = CASE WHEN %(status)s = 'skipped' THEN %(reason)s ELSE '' END,
+    outcome = CASE WHEN %(status)s = 'cancelled' THEN %(reason)s ELSE '' END,
+    finished_at = now(), lease_owner = NULL
+WHERE job_id = %(job_id)s AND finished_at IS NULL AND status IN ('queued', 'leased', 'blocked')
+  AND (trigger <> 'manual' OR %(status)s = 'cancelled')
+RETURNING run_id;
+
+-- name: request_cancel_running
+UPDATE runs SET cancel_requested_at = now()
+WHERE job_id = %(job_id)s AND finished_at IS NULL AND status = 'running'
+  AND cancel_requested_at IS NULL;
+
+-- name: next_planned
+-- Index: run_occurrence_once (job_id, scheduled_for).
+SELECT job_id, min(scheduled_for) AS scheduled_for FROM runs
+WHERE job_id = ANY(%(job_ids)s) AND scheduled_for > now() AND trigger = 'schedule'
+  AND status IN ('queued', 'leased')
+GROUP BY job_id;

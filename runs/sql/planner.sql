@@ -1,0 +1,92 @@
+-- name: claim_due_cursors
+-- Lock the due cursors that nobody else holds, oldest first, for this transaction.
+-- Guard: SKIP LOCKED, so that two planners never plan one job. LIMIT stands in a CTE: as a
+-- subquery the planner may lock more rows than the limit.
+-- Index: cursors_due.
+WITH due AS MATERIALIZED (
+    SELECT job_id
+    FROM schedule_cursors
+    WHERE next_run_at <= now() + make_interval(secs => %(look_ahead_s)s)
+      AND (%(shards)s::int[] IS NULL OR shard = ANY(%(shards)s::int[]))
+    ORDER BY next_run_at
+    LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
+)
+SELECT job_id FROM due;
+
+-- name: read_claimed_jobs
+-- What the claimed cursors and their jobs say now.
+-- A statement of its own: an edit holds the cursor's lock while it writes the job, and the
+-- snapshot of the claim may be older than that edit; joined into the claim, the planner would plan
+-- the schedule from before the edit.
+-- Index: primary keys.
+SELECT c.job_id, c.next_run_at, c.planned_through, c.last_wall_time, c.tzdata,
+       j.tenant_id, j.schedule, j.dst, j.misfire, j.start_at, j.end_at, j.version,
+       j.region, j.tier, j.enabled, j.deleted_at IS NOT NULL AS is_deleted,
+       now() AS now
+FROM schedule_cursors c
+JOIN jobs j ON j.job_id = c.job_id
+WHERE c.job_id = ANY(%(job_ids)s)
+ORDER BY c.job_id;
+
+-- name: insert_runs
+-- Create the runs of claimed cursors. A row that exists already is a named, normal outcome: the
+-- unique key is the second net under the cursor's lock, and returns only what is new.
+-- Index: run_occurrence_once.
+INSERT INTO runs (run_id, scheduled_for, job_id, job_version, tenant_id, region, tier, trigger,
+                  status, due_at, ready_at, skip_reason, finished_at)
+SELECT u.run_id, u.scheduled_for, u.job_id, u.job_version, u.tenant_id, u.region, u.tier,
+       u.trigger, u.status, u.due_at, u.due_at, u.skip_reason,
+       CASE WHEN u.status = 'skipped' THEN now() END
+FROM unnest(
+    %(run_ids)s::uuid[], %(scheduled_fors)s::timestamptz[], %(job_ids)s::uuid[],
+    %(job_versions)s::int[], %(tenant_ids)s::uuid[], %(regions)s::text[], %(tiers)s::text[],
+    %(triggers)s::text[], %(statuses)s::text[], %(due_ats)s::timestamptz[],
+    %(skip_reasons)s::text[]
+) AS u(run_id, scheduled_for, job_id, job_version, tenant_id, region, tier, trigger, status,
+       due_at, skip_reason)
+ON CONFLICT DO NOTHING;
+
+-- name: insert_missed_spans
+-- Record counted stretches of occurrences. A span that exists was written by an earlier try.
+-- Index: missed_span_once.
+INSERT INTO missed_spans (job_id, from_at, to_at, count, reason)
+SELECT * FROM unnest(
+    %(job_ids)s::uuid[], %(from_ats)s::timestamptz[], %(to_ats)s::timestamptz[],
+    %(counts)s::int[], %(reasons)s::text[])
+ON CONFLICT DO NOTHING;
+
+-- name: advance_cursors
+-- Move the claimed cursors on. Guard: this transaction holds their locks, and planned_through only
+-- grows (GREATEST), so that nothing planned is ever planned again.
+-- Index: primary key.
+UPDATE schedule_cursors c
+SET next_run_at = u.next_run_at,
+    planned_through = GREATEST(c.planned_through, u.planned_through),
+    last_wall_time = u.last_wall_time,
+    tzdata = u.tzdata
+FROM unnest(
+    %(job_ids)s::uuid[], %(next_run_ats)s::timestamptz[], %(planned_throughs)s::timestamptz[],
+    %(last_wall_times)s::text[], %(tzdatas)s::text[]
+) AS u(job_id, next_run_at, planned_through, last_wall_time, tzdata)
+WHERE c.job_id = u.job_id;
+
+-- name: set_aside_job
+-- Switch off a job that cannot be planned, and say why; its batch goes on without it.
+-- Guard: this transaction holds the cursor's lock.
+WITH off AS (
+    UPDATE jobs
+    SET enabled = false,
+        pause = jsonb_build_object('reason', %(reason)s::text, 'by', 'planner'),
+        version = version + 1,
+        updated_at = now()
+    WHERE job_id = %(job_id)s
+    RETURNING *
+), version_written AS (
+    INSERT INTO job_versions (job_id, version, schedule, policies, task, enabled, deleted, tzdata,
+                              effective_from, changed_by, cause)
+    SELECT job_id, version, schedule, jsonb_build_object('pause', pause), task, false, false,
+           %(tzdata)s, now(), 'planner', left(%(reason)s::text, 200)
+    FROM off
+)
+UPDATE schedule_cursors SET next_run_at = NULL WHERE job_id = %(job_id)s;
