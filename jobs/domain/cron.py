@@ -39,8 +39,10 @@ _WEEKDAYS: Final = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 # Leap years: 29 February does come, so `0 0 29 2 *` fires.
 _LONGEST_MONTH: Final = (0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
-_ITEM: Final = re.compile(r"(?P<low>\*|[0-9A-Za-z]+)(?:-(?P<high>[0-9A-Za-z]+))?(?:/(?P<step>\d+))?",
-                          re.ASCII)  # fmt: skip
+# A value or `*`, perhaps a range, perhaps a step.
+_ITEM: Final = re.compile(
+    r"(?P<low>\*|[0-9A-Z]+)(?:-(?P<high>[0-9A-Z]+))?(?:/(?P<step>[0-9]+))?", re.ASCII
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ def _check_characters(expression: str) -> None:
     for character in expression:
         if character != "\t" and not " " <= character <= "~":
             raise _refusal(
-                f"the character {ascii(character)} is not allowed",
+                f"the character {character!a} is not allowed",
                 "plain ASCII: digits, * , - / names and spaces",
             )
 
@@ -163,7 +165,7 @@ def _never_fires(fields: CronFields) -> ScheduleError:
     return ScheduleError(
         NEVER_FIRES,
         f"{shown(fields.text)} never fires: none of its months has such a day",
-        hint="to switch a job off, set enabled to false (enabled: false)",
+        hint='to switch a job off, set "enabled: false"',
         field="schedule.cron",
     )
 
@@ -200,8 +202,11 @@ def _range(rule: FieldRule, item: str, low_text: str, high_text: str) -> tuple[i
     if rule is WEEKDAY and high == 0 < low:
         high = 7  # FRI-SUN: a range may end on Sunday.
     if low > high:
+        first, last = str(rule.low), str(rule.high)
+        if rule.names and low_text.isalpha():
+            first, last = rule.names[0], rule.names[-1]
         raise _refusal_in(rule, f"the range {shown(item)} runs backwards",
-                          f"two ranges: {low_text}-{rule.high},{rule.low}-{high_text}")  # fmt: skip
+                          f'two ranges, "{low_text}-{last},{first}-{high_text}"')  # fmt: skip
     return low, high
 
 
@@ -220,7 +225,7 @@ def _step_too_large(
     if rule in (MINUTE, HOUR):
         unit = "m" if rule is MINUTE else "h"
         hint += f'; for a true interval use schedule.every ("{step}{unit}")'
-    reason = f"a {rule.label} field has only {rule.size} values, so it would silently mean once"
+    reason = f"the field has only {rule.size} values, so it would silently mean once"
     return _refusal_in(rule, f"the step {step} of {shown(item)} is too large: {reason}", hint)
 
 

@@ -55,7 +55,8 @@ def _interval(text: str) -> str:
 def _calendar(text: str) -> str:
     clock = re.search(r"(?:^|\s)(\d{1,2}):(\d{2})", text)
     if clock is not None and int(clock[1]) < 24 and int(clock[2]) < 60:
-        return f'five fields; {clock[0].strip()} every day is "{int(clock[2])} {int(clock[1])} * * *"'
+        fields = f"{int(clock[2])} {int(clock[1])} * * *"
+        return f'five fields; {clock[0].strip()} every day is "{fields}"'
     if ":" in text:
         return 'five fields, for instance "*/15 * * * *" for every quarter of an hour'
     return ""

@@ -49,8 +49,9 @@ def parse_instant(value: object, *, field: str = "schedule.at", code: str = INVA
     if fraction[3:].strip("0"):
         raise refusal("instants are kept to the millisecond", "at most three fractional digits")
     try:
-        naive = datetime(year, month, day, hour, minute, second, int(fraction[:3]) * 1000)
-        instant = naive.replace(tzinfo=UTC) - _offset(match[8])
+        millisecond = int(fraction[:3])
+        written = datetime(year, month, day, hour, minute, second, millisecond * 1000, tzinfo=UTC)
+        instant = written - _offset(match[8])
     except (ValueError, OverflowError):
         raise refusal(f"{shown(value)} does not exist") from None
     if not EARLIEST <= instant < LATEST:

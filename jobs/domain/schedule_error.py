@@ -1,4 +1,4 @@
-"""The one error of the schedule engine; its rule: say what is wrong, where, and the nearest cure."""
+"""The schedule engine's one error; its rule: say what is wrong, where, and the nearest cure."""
 
 from __future__ import annotations
 

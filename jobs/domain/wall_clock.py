@@ -42,9 +42,8 @@ def instant_of(zone: ZoneInfo, wall: datetime, *, fold: int = 0) -> datetime:
 
 def shift_around(zone: ZoneInfo, wall: datetime) -> Shift | None:
     """The shift that leaves `wall` out or shows it twice; None when `wall` is shown once."""
-    before = wall.replace(tzinfo=zone, fold=0).utcoffset()
-    after = wall.replace(tzinfo=zone, fold=1).utcoffset()
-    assert before is not None and after is not None
+    before = _offset(wall.replace(tzinfo=zone, fold=0))
+    after = _offset(wall.replace(tzinfo=zone, fold=1))
     if before == after:
         return None
     aware = wall.replace(tzinfo=UTC, fold=0)
@@ -58,7 +57,7 @@ def shifts_in_year(zone: ZoneInfo, year: int) -> tuple[Shift, ...]:
     instant, end = datetime(year, 1, 1, tzinfo=UTC), datetime(year + 1, 1, 1, tzinfo=UTC)
     while instant < end:
         following = min(instant + _STEP, end)
-        if _offset(zone, instant) != _offset(zone, following):
+        if _offset_at(zone, instant) != _offset_at(zone, following):
             found.append(_shift_between(zone, instant, following))
         instant = following
     return tuple(found)
@@ -73,11 +72,11 @@ def shifts_between(zone: ZoneInfo, after: datetime, until: datetime) -> list[Shi
 
 def _shift_between(zone: ZoneInfo, low: datetime, high: datetime) -> Shift:
     """The shift in (low, high], found by halving to the second."""
-    before, after = _offset(zone, low), _offset(zone, high)
+    before, after = _offset_at(zone, low), _offset_at(zone, high)
     left, right = 0, int((high - low) / _SECOND)
     while right - left > 1:
         middle = (left + right) // 2
-        if _offset(zone, low + middle * _SECOND) == before:
+        if _offset_at(zone, low + middle * _SECOND) == before:
             left = middle
         else:
             right = middle
@@ -86,7 +85,12 @@ def _shift_between(zone: ZoneInfo, low: datetime, high: datetime) -> Shift:
     return Shift(instant, naive + before, naive + after)
 
 
-def _offset(zone: ZoneInfo, instant: datetime) -> timedelta:
-    offset = instant.astimezone(zone).utcoffset()
-    assert offset is not None
+def _offset_at(zone: ZoneInfo, instant: datetime) -> timedelta:
+    return _offset(instant.astimezone(zone))
+
+
+def _offset(aware: datetime) -> timedelta:
+    offset = aware.utcoffset()
+    if offset is None:
+        raise TypeError("a wall time with its zone is needed")
     return offset

@@ -11,6 +11,7 @@ import zoneinfo
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib import resources
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Final
 
@@ -155,7 +156,7 @@ def _offset_zone(wanted: str) -> str | None:
 
 
 def _pairs(text: str) -> frozenset[str]:
-    return frozenset(first + second for first, second in zip(text, text[1:], strict=False))
+    return frozenset(first + second for first, second in pairwise(text))
 
 
 @lru_cache(maxsize=1)
