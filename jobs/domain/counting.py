@@ -233,6 +233,11 @@ def matches_day(fields: CronFields, day: date) -> bool:
     return in_days or in_weekdays if fields.either_day else in_days and in_weekdays
 
 
+def matches_wall(fields: CronFields, wall: datetime) -> bool:
+    """True when the expression names the wall minute `wall`."""
+    return wall.minute in fields.minutes and wall.hour in fields.hours and matches_day(fields, wall)
+
+
 @lru_cache(maxsize=4096)
 def minutes_of_day(fields: CronFields) -> tuple[int, ...]:
     """The matching times of a matching day, as sorted minutes since its midnight."""
