@@ -1,0 +1,16 @@
+"""Gunicorn for the API: threads, because a request waits for the database and little else.
+
+Address, processes and threads are given on the command line (see stack/programs.py).
+"""
+
+worker_class = "gthread"
+# Behind a proxy that keeps connections open; longer than its own time-out, or it would meet
+# closed ones.
+keepalive = 75
+# A request is bounded by the database's statement time-out (10 s); longer means a stuck process.
+timeout = 30
+graceful_timeout = 8
+# The heartbeat file is written every second or so: on a disk a slow one could stall it.
+worker_tmp_dir = "/dev/shm"  # noqa: S108 – tmpfs is the point
+accesslog = "-"
+access_log_format = '%(h)s "%(r)s" %(s)s %(b)s %(M)sms'

