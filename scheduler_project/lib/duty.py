@@ -31,7 +31,7 @@ class Duty:
         """`busy(counts)` says whether the next round should follow at once: more work waits."""
         self.name = name
         self._run_once = run_once
-        self._interval_s = interval_s
+        self.interval_s = interval_s
         self._busy = busy
         self._wake = threading.Event()
         self._stopped = threading.Event()
@@ -88,7 +88,7 @@ class Duty:
         self._finished_round_at = time.monotonic()
         if any(counts.values()):
             emit(f"{self.name}.round", f"{self.name} did a round.", level=logging.DEBUG, **counts)
-        return 0.0 if self._busy(counts) else self._interval_s
+        return 0.0 if self._busy(counts) else self.interval_s
 
     def _failed(self, error: BaseException) -> float:
         self._failures += 1
@@ -100,4 +100,4 @@ class Duty:
             error=f"{type(error).__name__}: {str(error).strip()!r}",
             failures=self._failures,
         )
-        return min(self._interval_s * 2 ** min(self._failures, 6), _LONGEST_BACKOFF_S)
+        return min(self.interval_s * 2 ** min(self._failures, 6), _LONGEST_BACKOFF_S)
