@@ -163,6 +163,8 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = 2_621_440
 # --- API --------------------------------------------------------------------------------------
 
 APPEND_SLASH = False
+# How long a copy of a request waits for the first one before it is told to come back.
+IDEMPOTENCY_WAIT_MS = env.integer("IDEMPOTENCY_WAIT_MS", 1_000, low=1, high=10_000)
 API_MAX_BODY_BYTES = env.integer("API_MAX_BODY_BYTES", 262_144, low=1_024, high=16_777_216)
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["tenants.api.authentication.ApiKeyAuthentication"],
@@ -190,6 +192,9 @@ FLOWER_URL = env.text("FLOWER_URL", "")
 LOOK_AHEAD_S = env.seconds("LOOK_AHEAD_S", 75, low=1, high=240)
 PLACE_LEAD_S = env.seconds("PLACE_LEAD_S", 60, low=0, high=240)
 PREPARE_LEAD_S = env.seconds("PREPARE_LEAD_S", 5, low=0, high=60)
+# Slices of the jobs that schedulers share out. A job's slice is stored: to change the number,
+# rewrite schedule_cursors.shard.
+SHARDS = env.integer("SHARDS", 64, low=1, high=4_096)
 PLANNER_BATCH = env.integer("PLANNER_BATCH", 1_000, low=1, high=10_000)
 DISPATCH_BATCH = env.integer("DISPATCH_BATCH", 1_000, low=1, high=10_000)
 # Each scheduler duty that has not finished a round for this long is stale, and beat exits.

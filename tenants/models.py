@@ -75,3 +75,29 @@ class ApiKey(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.prefix}…)"
+
+
+class IdempotencyKey(models.Model):
+    """The answer to a request that changed something, for the copies of it that come later.
+
+    Written in the transaction of the work itself: there is no answer without the work and no work
+    without the answer. Read and written by tenants.idempotency alone.
+    """
+
+    pk = models.CompositePrimaryKey("tenant_id", "key")
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, db_index=False)
+    key = models.CharField(max_length=255)
+    # Hashes of the address and of the canonical body (scheduler_project.lib.idempotency).
+    route_hash = models.CharField(max_length=64)
+    body_hash = models.CharField(max_length=64)
+    # Null only inside the transaction that works on the request: nobody else ever sees that.
+    status = models.PositiveSmallIntegerField(null=True)
+    headers = models.JSONField(default=dict)
+    body = models.TextField(default="")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    expires_at = models.DateTimeField()
+
+    class Meta:
+        db_table = "idempotency_keys"
+        # purge_expired takes the oldest first.
+        indexes = [models.Index(fields=["expires_at"], name="idempotency_keys_expiry")]

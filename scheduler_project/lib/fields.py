@@ -72,14 +72,14 @@ class StrictSerializer(serializers.Serializer[Any]):
             if name not in known
         }
         try:
-            value = super().to_internal_value(data)
+            value: dict[str, Any] = super().to_internal_value(data)
         except serializers.ValidationError as error:
             if not isinstance(error.detail, dict):
                 raise
             errors = {**error.detail, **errors}
         if errors:
             raise serializers.ValidationError(errors)
-        return value  # type: ignore[return-value]
+        return value
 
 
 class TextField(serializers.CharField):
@@ -247,7 +247,7 @@ class ItemsField(serializers.ListField):
             raise coded("too_long", f"At most {self.most} items; this has {len(data)}.")
         if len(data) < self.least:
             raise coded("too_short", f"At least {self.least} items.")
-        return self.run_child_validation(data)  # type: ignore[no-any-return]
+        return self.run_child_validation(data)
 
 
 class MappingField(serializers.DictField):
@@ -272,7 +272,7 @@ class MappingField(serializers.DictField):
             raise serializers.ValidationError(
                 {name: coded("invalid", why).detail for name, why in wrong.items()}
             )
-        return self.run_child_validation(data)  # type: ignore[no-any-return]
+        return self.run_child_validation(data)
 
 
 def parse_instant(text: str) -> datetime:
@@ -304,7 +304,7 @@ def _offset(text: str) -> timedelta:
 
 
 def format_instant(instant: datetime) -> str:
-    """Return `instant` as RFC 3339 in UTC with Z; fractions only when it has some (3 or 6 digits)."""
+    """Return `instant` as RFC 3339 in UTC with Z, with no, 3 or 6 digits of fraction as needed."""
     if instant.microsecond == 0:
         timespec = "seconds"
     else:

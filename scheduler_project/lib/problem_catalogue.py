@@ -1,7 +1,7 @@
-"""Every problem and field error the API can answer with, as data; its rule: no answer without entry.
+"""Every problem and field error the API answers with, as data; its rule: no answer without entry.
 
-docs/api-errors.md, the OpenAPI document and the tests are made from these two tables. A code is part
-of the contract: add, never rename, never reuse.
+docs/api-errors.md, the OpenAPI document and the tests are made from these two tables. A code
+is part of the contract: add, never rename, never reuse.
 """
 
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ _PROBLEMS: Final = (
         "The cursor can't be used here",
         "The cursor is damaged, too old, or was made for another list, other filters or another "
         "tenant.",
-        "Start again without `cursor`, and pass each `next_cursor` unchanged with the same filters.",
+        "Start again without `cursor`; pass each `next_cursor` unchanged, with the same filters.",
     ),
     ProblemType(
         "invalid_idempotency_key",

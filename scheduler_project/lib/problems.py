@@ -170,7 +170,7 @@ def _of_framework(error: drf.APIException) -> Problem | None:
         case drf.UnsupportedMediaType():
             return Problem("unsupported_media_type", headers={"Accept": "application/json"})
         case drf.Throttled():
-            seconds = max(1, round(error.wait or 1))
+            seconds = max(1, round(getattr(error, "wait", None) or 1))
             return Problem("rate_limited", headers={"Retry-After": str(seconds)})
     return None
 

@@ -1,4 +1,4 @@
-"""The id by which a request is found in answers and logs; its rule: the caller's is kept if sane."""
+"""The id by which answers and logs name a request; its rule: the caller's is kept if sane."""
 
 import re
 import uuid

@@ -134,12 +134,12 @@ def check_depth(text: str) -> None:
         return
     depth = 0
     for match in _BRACKETS.finditer(text):
-        token = match[0]
-        if token in "[{":
+        bracket = match[0]
+        if bracket in "[{":
             depth += 1
             if depth > MAX_DEPTH:
                 raise Problem("invalid_json", f"The body nests deeper than {MAX_DEPTH} levels.")
-        elif token in "]}":
+        elif bracket in "]}":
             depth -= 1
 
 
