@@ -137,7 +137,7 @@ class Migration(migrations.Migration):
                         choices=[
                             ("outage", "Outage"),
                             ("paused", "Paused"),
-                            ("beyond_catch_up", "Beyond Catch Up"),
+                            ("max_catch_up", "Max Catch Up"),
                             ("deadline", "Deadline"),
                         ],
                         max_length=32,

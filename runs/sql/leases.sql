@@ -76,7 +76,7 @@ WITH gone AS (
         prepared_at = clock_timestamp() - make_interval(secs => u.prepared_ago_s),
         job_version = u.task_version
     FROM unnest(%(run_ids)s::uuid[], %(scheduled_fors)s::timestamptz[],
-                %(prepared_ago_s)s::float8[], %(task_versions)s::int[])
+                %(prepared_agos_s)s::float8[], %(task_versions)s::int[])
          AS u(run_id, scheduled_for, prepared_ago_s, task_version)
     WHERE r.run_id = u.run_id AND r.scheduled_for = u.scheduled_for AND r.status = 'leased'
     RETURNING r.*
@@ -161,7 +161,7 @@ WHERE s.session_id = %(session_id)s AND s.ended_at IS NULL
 -- name: runs_of_session
 -- All that a session owns: placed, leased and running.
 -- Index: runs_active.
-SELECT run_id, scheduled_for, status, fence, attempt,
+SELECT run_id, scheduled_for, job_id, status, fence, attempt,
        cancel_requested_at IS NOT NULL AS cancel_requested,
        extract(epoch FROM ready_at - now())::float8 AS ready_in_s
 FROM runs
@@ -200,6 +200,7 @@ UPDATE runs r
 SET status = u.status,
     attempt = r.attempt + u.attempt_step,
     failures = r.failures + u.failure_step,
+    lease_losses = r.lease_losses + u.loss_step,
     ready_at = CASE WHEN u.status = 'queued'
                     THEN clock_timestamp() + make_interval(secs => u.wait_s) ELSE r.ready_at END,
     lease_owner = NULL,
@@ -210,10 +211,10 @@ SET status = u.status,
     exit_code = u.exit_code
 FROM unnest(%(run_ids)s::uuid[], %(scheduled_fors)s::timestamptz[], %(fences)s::bigint[],
             %(statuses)s::text[], %(attempt_steps)s::smallint[], %(failure_steps)s::smallint[],
-            %(waits_s)s::float8[], %(started_ats)s::timestamptz[], %(outcomes)s::text[],
+            %(loss_steps)s::smallint[], %(waits_s)s::float8[], %(started_ats)s::timestamptz[], %(outcomes)s::text[],
             %(exit_codes)s::int[])
-     AS u(run_id, scheduled_for, fence, status, attempt_step, failure_step, wait_s, started_at,
-          outcome, exit_code)
+     AS u(run_id, scheduled_for, fence, status, attempt_step, failure_step, loss_step, wait_s,
+          started_at, outcome, exit_code)
 WHERE r.run_id = u.run_id AND r.scheduled_for = u.scheduled_for AND r.fence = u.fence
   AND r.lease_owner = %(session_id)s AND r.status IN ('leased', 'running')
 RETURNING r.run_id;

@@ -1,0 +1,83 @@
+"""The dispatcher: gives queued runs to worker sessions in fair order, then sends their messages.
+
+One at a time over all schedulers, by an advisory lock in one short transaction; the messages go
+out after the commit. Losing every one of them costs latency only: each worker also looks at its
+rows each second.
+"""
+
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+
+from runs import store, transport
+from runs.domain.placement import OpenSession, TenantShare, WaitingRun, place
+
+
+def dispatch_once() -> dict[str, int]:
+    """Place one batch and send its messages.
+
+    Returns counts: `placed` runs, `sent` messages; both 0 also when another scheduler dispatches.
+    """
+    with transaction.atomic():
+        (locked,) = store.fetch("try_dispatcher_lock")
+        if not locked[0]:
+            return {"placed": 0, "sent": 0}
+        sessions = store.fetch("open_sessions", silent_s=settings.SILENT_S)
+        placed = _place(sessions) if sessions else []
+    queues = {session.session_id: session.queue for session in sessions}
+    sent = transport.send(
+        [
+            transport.Message(
+                run_id=row.run_id,
+                attempt=row.attempt,
+                queue=queues[row.session_id],
+                eta_epoch_s=row.ready_epoch - settings.PREPARE_LEAD_S
+                if row.ready_in_s > settings.PREPARE_LEAD_S
+                else None,
+            )
+            for row in placed
+        ]
+    )
+    return {"placed": len(placed), "sent": sent}
+
+
+def is_behind(counts: dict[str, int]) -> bool:
+    """Return whether the batch was full, so that more runs are likely to wait."""
+    return counts.get("placed", 0) >= settings.DISPATCH_BATCH
+
+
+def _place(sessions: list[Any]) -> list[Any]:
+    waiting = store.fetch(
+        "waiting_runs", place_lead_s=settings.PLACE_LEAD_S, limit=settings.DISPATCH_BATCH
+    )
+    if not waiting:
+        return []
+    occupied = {row.tenant_id: row.occupied for row in store.fetch("occupied_by_tenant")}
+    placements = place(
+        [_waiting_run(row) for row in waiting],
+        _shares(waiting, occupied),
+        [OpenSession(**session._asdict()) for session in sessions],
+        most=settings.DISPATCH_BATCH,
+    )
+    if not placements:
+        return []
+    return store.fetch(
+        "place_runs",
+        **store.columns(placements, "run_id", "scheduled_for"),
+        sessions=[placement.session_id for placement in placements],
+    )
+
+
+def _waiting_run(row: Any) -> WaitingRun:
+    return WaitingRun(**{name: getattr(row, name) for name in WaitingRun.__dataclass_fields__})
+
+
+def _shares(waiting: list[Any], occupied: dict[UUID, int]) -> dict[UUID, TenantShare]:
+    return {
+        row.tenant_id: TenantShare(
+            row.weight, row.max_concurrent_runs, occupied.get(row.tenant_id, 0)
+        )
+        for row in waiting
+    }

@@ -1,0 +1,40 @@
+"""How long does a failed run wait before its next attempt?"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_DEFAULT_BASE_S = 5.0
+_DEFAULT_MAX_S = 3_600.0
+# Above this the power overflows a float long before the cap would have caught it.
+_LARGEST_EXPONENT = 60
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """A job's wish: how many attempts in all, and how the waits between them grow (seconds)."""
+
+    max_attempts: int = 1
+    backoff: str = "exponential"
+    base_s: float = _DEFAULT_BASE_S
+    max_s: float = _DEFAULT_MAX_S
+    jitter: str = "full"
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, object]) -> "RetryPolicy":
+        """Read a stored policy; what is missing takes its default."""
+        known = {
+            name: data[name] for name in cls.__dataclass_fields__ if data.get(name) is not None
+        }
+        return cls(**known)  # type: ignore[arg-type]  # the API has validated what is stored
+
+
+def backoff_s(policy: RetryPolicy, failures: int, random_unit: float) -> float:
+    """Return the wait after the `failures`-th failed attempt (from 1), in seconds.
+
+    Exponential: base × 2^(failures − 1), capped at `max_s`. Full jitter draws evenly between zero
+    and that (`random_unit` in [0, 1) is passed in), so that runs that failed together do not come
+    back together.
+    """
+    exponent = min(failures - 1, _LARGEST_EXPONENT) if policy.backoff == "exponential" else 0
+    longest = min(policy.base_s * 2.0**exponent, policy.max_s)
+    return longest * random_unit if policy.jitter == "full" else longest

@@ -1,0 +1,19 @@
+"""What may go wrong with a request about a run; the vocabulary of runs.services."""
+
+from __future__ import annotations
+
+
+class RunError(Exception):
+    """A request about a run that was refused; nothing was written."""
+
+
+class RunNotFoundError(RunError):
+    """There is no such run for this tenant."""
+
+
+class RunIsFinalError(RunError):
+    """The run has reached a final status, which never changes."""
+
+    def __init__(self, status: str) -> None:
+        super().__init__(f"the run is {status}")
+        self.status = status

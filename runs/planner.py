@@ -1,0 +1,120 @@
+"""The planner: turns due cursors into runs, each occurrence once, ahead of its time.
+
+Claim, insert, advance and commit are one transaction, so a planner that dies at any moment leaves
+either all of a batch or nothing of it.
+"""
+
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime, time, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+
+from jobs.domain.schedule import ScheduleError, tzdata_version
+from runs import store
+from runs.domain.planning import ClaimedJob, CursorMove, CursorPlan, plan_cursor
+from scheduler_project.lib.events import emit
+
+
+def plan_once(shards: Sequence[int] | None = None) -> dict[str, int]:
+    """Plan one batch of due cursors of the given shards (None: of all).
+
+    Returns counts: `jobs` claimed, `runs` created, `spans` recorded, `existing` occurrences that
+    had a row already, `set_aside` jobs that can't be planned.
+    """
+    with transaction.atomic():
+        claimed = store.fetch(
+            "claim_due_cursors",
+            look_ahead_s=settings.LOOK_AHEAD_S,
+            limit=settings.PLANNER_BATCH,
+            shards=None if shards is None else list(shards),
+        )
+        if not claimed:
+            return {"jobs": 0}
+        rows = store.fetch("read_claimed_jobs", job_ids=[row.job_id for row in claimed])
+        return _plan_rows(rows)
+
+
+def is_behind(counts: dict[str, int]) -> bool:
+    """Return whether the batch was full, so that more cursors are likely to be due."""
+    return counts.get("jobs", 0) >= settings.PLANNER_BATCH
+
+
+def _plan_rows(rows: Sequence[Any]) -> dict[str, int]:
+    now: datetime = rows[0].now
+    until = now + timedelta(seconds=settings.LOOK_AHEAD_S)
+    oldest_row = _oldest_row(now)
+    tzdata = tzdata_version()
+    plans: list[CursorPlan] = []
+    idle: list[CursorMove] = []
+    set_aside = 0
+    for row in rows:
+        if not row.enabled or row.is_deleted:  # switched off by a path that forgot its cursor
+            idle.append(CursorMove(row.job_id, None, until, row.last_wall_time, row.tzdata))
+            continue
+        try:
+            plan = plan_cursor(
+                _claimed_job(row),
+                now=now,
+                until=until,
+                oldest_row=oldest_row,
+                tzdata=tzdata,
+                random_bytes=os.urandom(10),
+            )
+        except ScheduleError as error:
+            _set_aside(row.job_id, str(error), tzdata)
+            set_aside += 1
+            continue
+        plans.append(plan)
+    planned = [run for plan in plans for run in plan.runs]
+    spans = [span for plan in plans for span in plan.spans]
+    created = store.execute("insert_runs", **_run_columns(planned)) if planned else 0
+    if spans:
+        store.execute(
+            "insert_missed_spans",
+            **store.columns(spans, "job_id", "from_at", "to_at", "count", "reason"),
+        )
+    _advance([plan.move for plan in plans] + idle)
+    return {
+        "jobs": len(rows),
+        "runs": created,
+        "existing": len(planned) - created,
+        "spans": len(spans),
+        "set_aside": set_aside,
+    }
+
+
+def _claimed_job(row: Any) -> ClaimedJob:
+    return ClaimedJob(**{name: getattr(row, name) for name in ClaimedJob.__dataclass_fields__})
+
+
+def _run_columns(planned: Sequence[Any]) -> dict[str, list[Any]]:
+    return store.columns(
+        planned, "run_id", "scheduled_for", "job_id", "job_version", "tenant_id", "region",
+        "tier", "trigger", "status", "due_at", "skip_reason",
+    )  # fmt: skip
+
+
+def _advance(moves: Sequence[CursorMove]) -> None:
+    if moves:
+        store.execute(
+            "advance_cursors",
+            **store.columns(
+                moves, "job_id", "next_run_at", "planned_through", "last_wall_time", "tzdata"
+            ),
+        )
+
+
+def _oldest_row(now: datetime) -> datetime:
+    """Where rows may begin: an occurrence older than retention has no partition, only a count."""
+    from_day = now.astimezone(UTC).date() - timedelta(days=1)
+    return datetime.combine(from_day, time(), UTC)
+
+
+def _set_aside(job_id: UUID, reason: str, tzdata: str) -> None:
+    store.execute("set_aside_job", job_id=job_id, reason=reason, tzdata=tzdata)
+    emit("planner.set_aside", "A job can't be planned and was switched off.", job_id=job_id,
+         reason=reason)  # fmt: skip

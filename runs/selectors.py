@@ -1,0 +1,178 @@
+"""Reads runs for API and admin: lists by keyset, one run with its attempts, what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from django.db import connection
+from django.db.models import QuerySet
+from django.db.models.expressions import RawSQL
+
+from runs import store
+from runs.domain.lag import Lag, Milestones, decompose_lag
+from runs.domain.run_id import scheduled_for_of
+from runs.domain.state import RunStatus
+from runs.domain.waiting import WaitingFor, WaitingRun, waiting_for
+from runs.models import JobGuard, Run, RunAttempt, RunOutput
+from tenants.models import Tenant
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """What a list of runs is narrowed to; None narrows nothing. `until` is exclusive."""
+
+    job_id: UUID | None = None
+    status: str | None = None
+    trigger: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunPosition:
+    """Where a page ended: its last run. Newer runs come before it in the list."""
+
+    scheduled_for: datetime
+    run_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The tail of what an attempt printed; bytes that are no UTF-8 are shown as U+FFFD."""
+
+    text: str
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunDetail:
+    """A run with everything around it. `outputs` is by attempt."""
+
+    run: Run
+    attempts: Sequence[RunAttempt]
+    outputs: dict[int, Output]
+    lag: Lag | None
+    waiting_for: WaitingFor | None
+    node: str | None
+    lease_expires_at: datetime | None
+
+
+def run_list(
+    tenant: Tenant, narrowed: RunFilter, *, after: RunPosition | None, count: int
+) -> list[Run]:
+    """At most `count` runs, newest first, that come after the position; in one query."""
+    runs = Run.objects.filter(tenant=tenant)
+    if narrowed.job_id is not None:
+        runs = runs.filter(job_id=narrowed.job_id)
+    if narrowed.status is not None:
+        runs = runs.filter(status=narrowed.status)
+    if narrowed.trigger is not None:
+        runs = runs.filter(trigger=narrowed.trigger)
+    if narrowed.since is not None:
+        runs = runs.filter(scheduled_for__gte=narrowed.since)
+    if narrowed.until is not None:
+        runs = runs.filter(scheduled_for__lt=narrowed.until)
+    if after is not None:
+        runs = _after(runs, after)
+    return list(runs.order_by("-scheduled_for", "-run_id")[:count])
+
+
+def _after(runs: QuerySet[Run], position: RunPosition) -> QuerySet[Run]:
+    """The runs behind the position, compared as a row: equal instants neither skip nor repeat."""
+    behind = RawSQL(
+        "(runs.scheduled_for, runs.run_id) < (%s, %s)", (position.scheduled_for, position.run_id)
+    )
+    # The plain bound says the same again for the planner: by it partitions are pruned and every
+    # index that leads with scheduled_for can start in the middle.
+    return runs.filter(scheduled_for__lte=position.scheduled_for).filter(behind)
+
+
+def run_find(tenant: Tenant, run_id: UUID) -> Run | None:
+    """The tenant's run of this id, or None; looks into one partition only."""
+    return Run.objects.filter(
+        run_id=run_id, scheduled_for=scheduled_for_of(run_id), tenant=tenant
+    ).first()
+
+
+def run_detail(tenant: Tenant, run_id: UUID) -> RunDetail | None:
+    """The tenant's run of this id with everything around it, or None."""
+    run = run_find(tenant, run_id)
+    if run is None:
+        return None
+    key = {"run_id": run.run_id, "scheduled_for": run.scheduled_for}
+    attempts = list(RunAttempt.objects.filter(**key).order_by("attempt"))
+    outputs = {output.attempt: _output(output) for output in RunOutput.objects.filter(**key)}
+    node, lease_expires_at = _lease(run)
+    return RunDetail(
+        run=run,
+        attempts=attempts,
+        outputs=outputs,
+        lag=_lag(run, attempts),
+        waiting_for=_waiting_for(tenant, run),
+        node=node,
+        lease_expires_at=lease_expires_at,
+    )
+
+
+def _output(output: RunOutput) -> Output:
+    # NUL and other control characters are valid JSON once escaped; only bad UTF-8 is replaced.
+    return Output(bytes(output.tail).decode("utf-8", "replace"), output.truncated)
+
+
+def _lease(run: Run) -> tuple[str | None, datetime | None]:
+    """Node and end of the lease of a held run; a run's lease is that of its worker's session."""
+    if run.lease_owner is None or run.status not in (RunStatus.LEASED, RunStatus.RUNNING):
+        return None, None
+    rows = store.fetch("session_of_run", session_id=run.lease_owner)
+    return (rows[0].node, rows[0].lease_expires_at) if rows else (None, None)
+
+
+def _lag(run: Run, attempts: Sequence[RunAttempt]) -> Lag | None:
+    """The lag of the first attempt that started; later ones are retries, not lateness."""
+    first = next((attempt for attempt in attempts if attempt.started_at is not None), None)
+    if first is None:
+        return None
+    passed = Milestones(
+        first.placed_at, first.leased_at, first.prepared_at, first.go_at, first.started_at
+    )
+    return decompose_lag(run.due_at, passed)
+
+
+def _waiting_for(tenant: Tenant, run: Run) -> WaitingFor | None:
+    status = RunStatus(run.status)
+    if run.finished_at is not None or status is RunStatus.RUNNING:
+        return None
+    now = _database_now()
+    blocker = None
+    if status is RunStatus.BLOCKED:
+        guard = JobGuard.objects.filter(job_id=run.job_id).first()
+        blocker = guard.holder_run_id if guard else None
+    waits_for_slot = status is RunStatus.QUEUED and run.ready_at <= now and not run.lease_owner
+    return waiting_for(
+        WaitingRun(
+            status=status,
+            ready_at=run.ready_at,
+            failures=run.failures,
+            is_placed=run.lease_owner is not None,
+            blocker=blocker,
+            tenant_is_full=waits_for_slot and _is_full(tenant),
+        ),
+        now,
+    )
+
+
+def _is_full(tenant: Tenant) -> bool:
+    limit = tenant.max_concurrent_runs
+    rows = store.fetch("count_active_of_tenant", tenant_id=tenant.pk, limit=limit)
+    return bool(rows[0].active >= limit)
+
+
+def _database_now() -> datetime:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT now()")
+        (now,) = cursor.fetchone()
+    assert isinstance(now, datetime)
+    return now

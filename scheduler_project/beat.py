@@ -1,0 +1,71 @@
+"""Our celery beat: it starts the scheduler's duties, watches them, and goes when one is stale.
+
+The loop itself does no work. Each duty has its own thread and connection, so that one that waits
+for a lock holds up no other; a duty that has not finished a round in time can't be ended from
+outside, so the process ends and its supervisor starts a fresh one.
+"""
+
+from typing import Any
+
+from celery.beat import Scheduler
+from django.conf import settings
+
+from runs import dispatcher, planner, reaper, retention
+from scheduler_project.lib.duty import Duty
+from scheduler_project.lib.events import emit
+
+_WATCH_INTERVAL_S = 1.0
+_STOP_TIMEOUT_S = 5.0
+
+
+def scheduler_duties() -> list[Duty]:
+    """Return the duties of one scheduler process, not yet started."""
+    return [
+        Duty("planner", planner.plan_once, interval_s=1.0, busy=planner.is_behind),
+        Duty("dispatcher", dispatcher.dispatch_once, interval_s=0.25, busy=dispatcher.is_behind),
+        Duty("reaper", reaper.reap_once, interval_s=1.0),
+        Duty("guards", reaper.release_stale_guards, interval_s=30.0),
+        Duty("partitions", retention.create_partitions_once, interval_s=3_600.0),
+    ]
+
+
+class StaleDuty(SystemExit):
+    """A duty hangs: the process ends with an error, so that its supervisor starts it again."""
+
+
+class ShardedScheduler(Scheduler):
+    """Celery beat's scheduler, replaced: `celery beat -S scheduler_project.beat:ShardedScheduler`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._duties: list[Duty] = []
+        super().__init__(*args, **kwargs)
+
+    def setup_schedule(self) -> None:
+        """Start the duties; beat calls this once, before its first tick."""
+        self._duties = scheduler_duties()
+        for duty in self._duties:
+            duty.start()
+        emit("scheduler.started", "The scheduler has started its duties.", duties=len(self._duties))
+
+    def tick(self, *args: Any, **kwargs: Any) -> float:
+        """Watch the duties; return the seconds until the next look. Raises StaleDuty."""
+        for duty in self._duties:
+            silent_s = duty.silent_for_s()
+            longest_s = settings.DUTY_STALE_S + _round_gap_s(duty)
+            if not duty.is_alive() or silent_s > longest_s:
+                emit("scheduler.stale_duty", "A duty hangs; this scheduler ends to be restarted.",
+                     duty=duty.name, silent_s=round(silent_s, 1))  # fmt: skip
+                raise StaleDuty(1)
+        return _WATCH_INTERVAL_S
+
+    def close(self) -> None:
+        """Stop the duties in order; called by beat when it ends."""
+        for duty in self._duties:
+            duty.stop(0)
+        for duty in self._duties:
+            duty.stop(_STOP_TIMEOUT_S)
+        self._duties = []
+
+
+def _round_gap_s(duty: Duty) -> float:
+    return duty.interval_s

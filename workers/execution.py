@@ -1,0 +1,245 @@
+"""One run on this worker, from its lease to its end, as one linear story.
+
+1. Lease it: a new fence. 2. When it is due already, get a slot first. 3. Prepare the container.
+4. Wait for its instant. 5. Get a slot. 6. Ask for the go. 7. Start. 8. Wait for the end, the time
+limit, a cancel or the loss of the lease. 9. Report. Whatever happens, the container is removed.
+"""
+
+import time
+from dataclasses import dataclass
+from uuid import UUID
+
+from runs.domain.outcome import Outcome, StopReason
+from runs.leases import CompleteAnswer, Completion, GoAnswer, GoRequest, Leased, Refused
+from scheduler_project.lib.events import emit
+from workers.environment import container_environment
+from workers.keeper import HandBack, Keeper, LocalRun
+from workers.sandbox.base import (
+    UNPRIVILEGED_USER,
+    ContainerExit,
+    ContainerHandle,
+    ContainerSpec,
+    EngineUnreachable,
+    Sandbox,
+    SandboxError,
+)
+
+# A run whose time has come waits this long for a slot before it goes back to the fair queue,
+# where another worker may have one. Due on arrival: it came into the buffer for the next slot.
+_SLOT_PATIENCE_DUE_S = 5.0
+_SLOT_PATIENCE_PREPARED_S = 1.0
+# TERM first; the whole end stays within two seconds of the time limit.
+_TIMEOUT_GRACE_S = 1.0
+_CANCEL_GRACE_S = 5.0
+_KILL_RETRY_S = 1.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a container may use where its job does not say."""
+
+    cpu: float = 1.0
+    memory_mb: int = 256
+    output_tail_bytes: int = 16_384
+
+
+def execute_run(keeper: Keeper, sandbox: Sandbox, run_id: UUID, limits: Limits) -> str:
+    """Run one run to its end and return in a word what became of it, for logs and Flower."""
+    local = keeper.adopt(run_id)
+    if local is None:
+        return "known already"
+    try:
+        lease = keeper.lease(run_id)
+        if isinstance(lease, Refused):
+            return f"refused: {lease.why}"
+        local.holds(lease.fence)
+        return _Story(keeper, sandbox, local, lease, limits).tell()
+    finally:
+        keeper.forget(run_id)
+
+
+class _Story:
+    def __init__(
+        self, keeper: Keeper, sandbox: Sandbox, local: LocalRun, lease: Leased, limits: Limits
+    ) -> None:
+        self._keeper = keeper
+        self._sandbox = sandbox
+        self._local = local
+        self._lease = lease
+        self._limits = limits
+        self._ready_at = time.monotonic() + lease.ready_in_s
+        self._has_slot = False
+
+    def tell(self) -> str:
+        """The steps in order; a HandBack from any of them before the go gives the run back."""
+        handle: ContainerHandle | None = None
+        try:
+            if self._lease.ready_in_s <= 0:
+                self._get_slot(_SLOT_PATIENCE_DUE_S)
+            handle = self._sandbox.prepare(self._spec())
+            prepared_at = time.monotonic()
+            self._wait_until_ready()
+            self._get_slot(_SLOT_PATIENCE_PREPARED_S)
+            answer = self._ask_for_go(prepared_at)
+            if answer is GoAnswer.TASK_CHANGED:
+                raise HandBack("the job's task was edited")
+            if answer is not GoAnswer.GO:
+                return answer.value
+            return self._run(handle)
+        except HandBack as reason:
+            # Removed first: once the row is free, another worker may make the same container.
+            self._remove(handle)
+            handle = None
+            self._keeper.hand_back(self._lease)
+            return f"handed back: {reason}"
+        except SandboxError as error:
+            self._remove(handle)
+            handle = None
+            return self._report(ContainerExit(exit_code=None), error.verdict)
+        finally:
+            self._remove(handle)
+            if self._has_slot:
+                self._keeper.slots.release()
+
+    def _get_slot(self, patience_s: float) -> None:
+        if self._has_slot:
+            return
+        until = time.monotonic() + patience_s
+        while not self._keeper.slots.acquire(timeout=0.1):
+            self._leave_if_asked()
+            if time.monotonic() >= until:
+                raise HandBack("no free slot")
+        self._has_slot = True
+
+    def _spec(self) -> ContainerSpec:
+        lease, task = self._lease, self._lease.task
+        resources = task.get("resources") or {}
+        return ContainerSpec(
+            run_id=lease.run_id,
+            attempt=lease.attempt,
+            fence=lease.fence,
+            session_id=self._keeper.offer.session_id,
+            tenant_id=lease.tenant_id,
+            job_id=lease.job_id,
+            image=task["image"],
+            args=task.get("args"),
+            env=container_environment(
+                run_id=lease.run_id,
+                job_id=lease.job_id,
+                attempt=lease.attempt,
+                scheduled_for=lease.scheduled_for,
+                fence=lease.fence,
+                job_env=task.get("env") or {},
+            ),
+            cpu=float(resources.get("cpu") or self._limits.cpu),
+            memory_mb=int(resources.get("memory_mb") or self._limits.memory_mb),
+            timeout_s=int(task["timeout_s"]),
+            tier=lease.tier,
+            user="" if lease.allow_root else UNPRIVILEGED_USER,
+        )
+
+    def _wait_until_ready(self) -> None:
+        self._local.leave.wait(max(0.0, self._ready_at - time.monotonic()))
+        self._leave_if_asked()
+
+    def _leave_if_asked(self) -> None:
+        if self._local.leave.is_set():
+            raise HandBack("the worker is leaving or the lease is lost")
+
+    def _ask_for_go(self, prepared_at: float) -> GoAnswer:
+        while True:
+            lease = self._lease
+            reply = self._keeper.go(
+                GoRequest(
+                    run_id=lease.run_id,
+                    scheduled_for=lease.scheduled_for,
+                    job_id=lease.job_id,
+                    fence=lease.fence,
+                    prepared_ago_s=time.monotonic() - prepared_at,
+                    task_version=lease.task_version,
+                ),
+                self._local,
+            )
+            if reply.answer is not GoAnswer.NOT_YET:
+                return reply.answer
+            # Our clock runs ahead of the database's, which decides.
+            self._local.leave.wait(reply.wait_s)
+            self._leave_if_asked()
+
+    def _run(self, handle: ContainerHandle) -> str:
+        """After the go: start, wait, stop if need be, report."""
+        deadline = time.monotonic() + float(self._lease.task["timeout_s"])
+        try:
+            if self._local.stop.is_set():  # the lease ran out between the go and here
+                return self._report(*self._end_by_force(handle, self._stop_reason()))
+            self._keeper.started(self._lease, self._sandbox.start(handle))
+            ended = self._sandbox.wait(
+                handle, self._local.stop, max(0.0, deadline - time.monotonic())
+            )
+        except EngineUnreachable as error:
+            # It may run or start later all the same: only its removal settles that.
+            self._remove_for_sure(handle)
+            return self._report(ContainerExit(exit_code=None), error.verdict)
+        if ended is not None:
+            return self._report(ended, ended.outcome())
+        return self._report(*self._end_by_force(handle, self._stop_reason()))
+
+    def _stop_reason(self) -> StopReason:
+        if self._local.stop.is_set() and self._local.stop_reason is not None:
+            return self._local.stop_reason
+        return StopReason.TIMEOUT
+
+    def _end_by_force(
+        self, handle: ContainerHandle, reason: StopReason
+    ) -> tuple[ContainerExit, Outcome]:
+        """Stop the container and return once it is dead; the engine may keep us waiting."""
+        while True:
+            try:
+                ended = self._stop(handle, reason)
+                return ended, ended.outcome(reason)
+            except EngineUnreachable:
+                # Not confirmed dead: nothing may be written that lets another attempt begin.
+                time.sleep(_KILL_RETRY_S)  # a retry pause, not a wait for a state
+
+    def _stop(self, handle: ContainerHandle, reason: StopReason) -> ContainerExit:
+        if reason is StopReason.LEASE_LOST:
+            return self._sandbox.kill(handle)
+        grace_s = _TIMEOUT_GRACE_S if reason is StopReason.TIMEOUT else _CANCEL_GRACE_S
+        return self._sandbox.stop(handle, grace_s)
+
+    def _report(self, ended: ContainerExit, verdict: Outcome) -> str:
+        tail = self._limits.output_tail_bytes
+        answer = self._keeper.complete(
+            Completion(
+                run_id=self._lease.run_id,
+                scheduled_for=self._lease.scheduled_for,
+                job_id=self._lease.job_id,
+                fence=self._lease.fence,
+                outcome=verdict,
+                exit_code=ended.exit_code,
+                started_at=ended.started_at,
+                finished_at=ended.finished_at,
+                output=ended.output[-tail:] if tail else b"",
+                output_truncated=ended.output_truncated or len(ended.output) > tail,
+                image_digest=ended.image_id or "",
+            )
+        )
+        return verdict.code.value if answer is CompleteAnswer.OK else answer.value
+
+    def _remove_for_sure(self, handle: ContainerHandle) -> None:
+        while True:
+            try:
+                self._sandbox.remove(handle)
+                return
+            except EngineUnreachable:
+                time.sleep(_KILL_RETRY_S)  # a retry pause, not a wait for a state
+
+    def _remove(self, handle: ContainerHandle | None) -> None:
+        if handle is None:
+            return
+        try:
+            self._sandbox.remove(handle)
+        except SandboxError as error:
+            # The warden removes what we could not: its session ends, or its file says so.
+            emit("worker.not_removed", "A container could not be removed now.",
+                 name=handle.name, error=str(error))  # fmt: skip
