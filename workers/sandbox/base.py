@@ -239,5 +239,5 @@ class NodeEngine(Protocol):
 
     def remove(self, handle: ContainerHandle) -> None: ...
 
-    def changes(self) -> Iterator[str]:
-        """Blocks, yielding the id of each of our containers that is created or started."""
+    def changes(self) -> Iterator[ContainerHandle]:
+        """Blocks, yielding each of our containers that is created or started."""
