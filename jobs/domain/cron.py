@@ -15,7 +15,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
-from jobs.domain.cron_foreign import foreign_form
+from jobs.domain.cron_foreign import foreign_form, foreign_syntax
 from jobs.domain.schedule_error import INVALID_CRON, NEVER_FIRES, ScheduleError, shown
 
 # Longer than anything sensible; the longest accepted list of all values of a field has 168.
@@ -248,9 +248,8 @@ def _values_hint(rule: FieldRule) -> str:
 
 
 def _unknown_name(rule: FieldRule, text: str) -> ScheduleError:
-    special = _unsupported(rule, text)
-    if special is not None:
-        return special
+    if (foreign := foreign_syntax(text)) is not None:
+        return _refusal_in(rule, *foreign)
     for other in (MONTH, WEEKDAY):
         if text in other.names:
             return _refusal_in(rule, f"{text} belongs in the {other.label} field",
@@ -262,39 +261,9 @@ def _unknown_name(rule: FieldRule, text: str) -> ScheduleError:
                        near or _values_hint(rule))  # fmt: skip
 
 
-def _unsupported(rule: FieldRule, text: str) -> ScheduleError | None:
-    """The error for syntax of other schedulers in `text`, or None when it has none."""
-    plain = re.sub(r"[A-Z]{3,}", "", text)  # a name may contain an H or an R
-    if rule in (DAY, WEEKDAY) and re.search(r"L|W|#|\?", plain):
-        if "?" in plain:
-            return _refusal_in(rule, "? is Quartz syntax and not supported", 'write "*"')
-        sign = next(sign for sign in "#WL" if sign in plain)
-        meaning, hint = _SIGNS[sign]
-        return _refusal_in(rule, f"{sign} ({meaning}) in {shown(text)} is not supported", hint)
-    if "?" in plain:
-        return _refusal_in(rule, "? is Quartz syntax and not supported", 'write "*"')
-    if re.match(r"H|R", plain) and not re.match(r"[HR][A-Z]{2}", text):
-        hint = f"a fixed value, for instance {rule.low + rule.size // 4}"
-        return _refusal_in(rule, f"{text[0]} (a value picked by the scheduler) is not supported",
-                           f"{hint}; to spread load use flexible_window_s")  # fmt: skip
-    return None
-
-
-_SIGNS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
-    {
-        "L": ("last", 'the days themselves: "28-31" runs near every month\'s end, and the task '
-              "can check the date"),
-        "W": ("nearest weekday", 'plain days: "1-3" with the check of the weekday in the task'),
-        "#": ("n-th weekday of the month", 'write "*/1" as day-free weekday ("0 9 * * MON") or '
-              "the days of that week (8-14) and check the weekday in the task"),
-    }
-)  # fmt: skip
-
-
 def _malformed(rule: FieldRule, item: str, text: str) -> ScheduleError:
-    special = _unsupported(rule, item)
-    if special is not None:
-        return special
+    if (foreign := foreign_syntax(item)) is not None:
+        return _refusal_in(rule, *foreign)
     if not item:
         return _refusal_in(rule, f"the list {shown(text)} has an empty item",
                            "commas only between values, without spaces")  # fmt: skip

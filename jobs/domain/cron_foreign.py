@@ -5,10 +5,26 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from jobs.domain.schedule_error import shown
+
 _WORDS: Final = {"weekly": "@weekly", "daily": "@daily", "hourly": "@hourly",
                  "monthly": "@monthly", "yearly": "@yearly", "annually": "@annually",
                  "quarterly": "0 0 1 1,4,7,10 *", "minutely": "* * * * *"}  # fmt: skip
 _UNITS: Final = {"minute": "m", "hour": "h", "day": "d", "week": "w"}
+_NAME: Final = "JAN|FEB|MAR|APR|MAY|JUN|JUL|AUG|SEP|OCT|NOV|DEC|SUN|MON|TUE|WED|THU|FRI|SAT"
+_CHECK: Final = "let the task check the date (both day fields together mean OR)"
+# What other schedulers allow inside a field: its shape, its name, our form.
+_SYNTAX: Final = (
+    (re.compile(r"\?.*|.*\?"), "? (Quartz)", 'write "*"'),
+    (re.compile(r".*#.*"), "# (n-th weekday of the month)",
+     f'the days it may fall on ("8-14" for the second), and {_CHECK}'),
+    (re.compile(rf"(\d*|{_NAME})(W|LW|WL)"), "W (nearest weekday)",
+     f'the days it may fall on ("1-3" for 1W), and {_CHECK}'),
+    (re.compile(rf"(\d*|{_NAME})L(-\d+)?"), "L (last)",
+     f'the days it may fall on ("28-31"), and {_CHECK}'),
+    (re.compile(r"[HR](\W.*)?"), "H or R (a value that the scheduler picks)",
+     "a fixed value; to spread load set flexible_window_s"),
+)  # fmt: skip
 _SECONDS_HINT: Final = "five fields, without seconds: the finest cadence is a minute"
 
 
@@ -32,6 +48,14 @@ def foreign_form(text: str) -> str:
     if "#" in lowered and len(lowered.split("#")[0].split()) == 5:
         return "the five fields alone, without a comment"
     return _interval(lowered) or _calendar(lowered) or _fields(text)
+
+
+def foreign_syntax(item: str) -> tuple[str, str] | None:
+    """Message and hint for an upper-case list item in another scheduler's syntax, or None."""
+    for shape, name, hint in _SYNTAX:
+        if shape.fullmatch(item):
+            return f"{name} in {shown(item)} is not supported", hint
+    return None
 
 
 def _macro(text: str) -> str:
