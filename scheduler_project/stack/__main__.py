@@ -38,15 +38,18 @@ def _up(arguments: argparse.Namespace) -> None:
 
 
 def _print_addresses(values: dict[str, str]) -> None:
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    table.add_row("API", values["API_URL"], f"documentation: {values['API_URL']}/docs")
-    table.add_row("  Acme's key", values["API_KEY"])
-    table.add_row("  Globex's key", values["API_KEY_2"])
-    table.add_row("Admin", values["ADMIN_URL"], _login(values, "ADMIN"))
-    table.add_row("Flower", values["FLOWER_URL"], _login(values, "FLOWER"))
-    console.print(table, soft_wrap=True)
+    lines = [
+        ("API", f"{values['API_URL']}  documentation: {values['API_URL']}/docs"),
+        ("  Acme's key", values["API_KEY"]),
+        ("  Globex's key", values["API_KEY_2"]),
+        ("Admin", f"{values['ADMIN_URL']}  {_login(values, 'ADMIN')}"),
+        ("Flower", f"{values['FLOWER_URL']}  {_login(values, 'FLOWER')}"),
+    ]
+    for name, text in lines:
+        # Never wrapped: these are copied.
+        console.print(f"{name:<16}{text}", markup=False, soft_wrap=True)
     console.print(
-        "For scripts: [bold]. .local/env[/]   Next: make status, make logs, make down", style="dim"
+        "For scripts: . .local/env   Next: make status, make logs, make down", style="dim"
     )
 
 

@@ -50,23 +50,31 @@ def _create_account() -> None:
         )
 
 
-def as_account(account: Account | None, paths: list[Path]) -> list[str]:
+def as_account(
+    account: Account | None, paths: list[Path], *, dies_with_parent: bool = False
+) -> list[str]:
     """Return the words to put before a command so that it runs as `account` and reaches `paths`.
+
+    `dies_with_parent`: the kernel kills it when the thread that started it ends.
 
     A checkout below a directory that is closed to others (/root, mktemp -d) stays closed: the
     command gets the one capability to pass through and read, nobody else gets anything.
     """
-    if account is None:
+    if account is None and not dies_with_parent:
         return []
     setpriv = shutil.which("setpriv")
     if setpriv is None:
         raise StackError(
-            "setpriv (package util-linux) is missing; PostgreSQL cannot run as root.",
-            "run as another user than root, or set DATABASE_URL to a server of your own",
+            "setpriv is missing, without which PostgreSQL cannot run as root.",
+            "install util-linux, or set DATABASE_URL to a server of your own",
         )
-    words = [setpriv, f"--reuid={account.uid}", f"--regid={account.gid}", "--clear-groups"]
-    if not all(_passable(path) for path in paths):
-        words += ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+    words = [setpriv]
+    if account is not None:
+        words += [f"--reuid={account.uid}", f"--regid={account.gid}", "--clear-groups"]
+        if not all(_passable(path) for path in paths):
+            words += ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+    if dies_with_parent:
+        words += ["--pdeathsig=KILL"]
     return [*words, "--"]
 
 

@@ -1,12 +1,14 @@
 """What a person sees of a command: one line a step, and for a failure what to do about it."""
 
 import contextlib
+import sys
 import time
 from collections.abc import Iterator
 
 from rich.console import Console
 
-console = Console(highlight=False)
+# In a file or a pipe there is no width to keep to; the table of runs needs this much.
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
 
 
 @contextlib.contextmanager

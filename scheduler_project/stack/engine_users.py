@@ -4,8 +4,6 @@ Owns the rule that a user counts only while its process lives, so that a killed 
 keep the engine for ever.
 """
 
-import contextlib
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
+from scheduler_project.stack.identity import living_process, write_identity
 from scheduler_project.stack.locks import exclusive
-from scheduler_project.stack.state import write_private
 
 
 class EngineUsers:
@@ -36,7 +34,7 @@ class EngineUsers:
 
     def add(self, user: str, pid: int | None = None) -> None:
         """Register `user`, which lives as long as the process `pid` (default: the caller)."""
-        write_private(self.users / user, _identity(pid or os.getpid()))
+        write_identity(self.users / user, pid or os.getpid())
 
     def remove(self, user: str) -> None:
         (self.users / user).unlink(missing_ok=True)
@@ -45,7 +43,7 @@ class EngineUsers:
         """The registered users whose process lives; the files of the others are removed."""
         living = []
         for file in sorted(self.users.iterdir()):
-            if _process(file) is None:
+            if living_process(file) is None:
                 file.unlink(missing_ok=True)
             else:
                 living.append(file.name)
@@ -53,27 +51,11 @@ class EngineUsers:
 
     def record_engine(self, pid: int) -> None:
         """Remember that we started the engine with this process."""
-        write_private(self.engine, _identity(pid))
+        write_identity(self.engine, pid)
 
     def engine_process(self) -> psutil.Process | None:
         """The engine that we started, while it lives."""
-        return _process(self.engine)
+        return living_process(self.engine)
 
     def forget_engine(self) -> None:
         self.engine.unlink(missing_ok=True)
-
-
-def _identity(pid: int) -> str:
-    # The start time tells a process from a later one with its number.
-    return json.dumps({"pid": pid, "started": psutil.Process(pid).create_time()})
-
-
-def _process(file: Path) -> psutil.Process | None:
-    with contextlib.suppress(OSError, ValueError, psutil.Error):
-        saved = json.loads(file.read_text())
-        process = psutil.Process(saved["pid"])
-        # The boot clock is adjusted now and then: create_time of one process moves by a tick.
-        same = abs(process.create_time() - saved["started"]) < 2
-        if same and process.status() != psutil.STATUS_ZOMBIE:
-            return process
-    return None

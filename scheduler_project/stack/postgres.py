@@ -118,11 +118,13 @@ class Postgres:
                 "dump it with the old version, or drop it: make reset",
             )
 
-    def command(self) -> list[str]:
+    def command(self, *, dies_with_parent: bool = False) -> list[str]:
         """The server in the foreground. Interrupt (SIGINT) stops it fast and cleanly."""
         settings = _SETTINGS | {"port": str(self.port)} | self.settings
         return [
-            *as_account(server_account(), [self.data, binaries()]),
+            *as_account(
+                server_account(), [self.data, binaries()], dies_with_parent=dies_with_parent
+            ),
             str(binaries() / "postgres"),
             "-D",
             str(self.data),

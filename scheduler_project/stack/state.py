@@ -12,7 +12,7 @@ from pathlib import Path
 
 def _random_secret() -> str:
     # Letters, digits, - and _ only: it stands in URLs and in supervisor's configuration as it is.
-    return secrets.token_urlsafe(32)
+    return secrets.token_urlsafe(18)
 
 
 @dataclass

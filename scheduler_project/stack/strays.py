@@ -6,6 +6,7 @@ but each of them still has the stack's marker in its environment.
 
 import contextlib
 import os
+import signal
 from pathlib import Path
 
 import psutil
@@ -39,10 +40,12 @@ def _is_caller(process: psutil.Process) -> bool:
 
 
 def end_all(processes: list[psutil.Process], grace_s: float = 10.0) -> int:
-    """TERM, wait, KILL, wait; returns how many there were."""
+    """Ask, wait, kill, wait; returns how many there were."""
     for process in processes:
         with contextlib.suppress(psutil.Error):
-            process.terminate()
+            # PostgreSQL takes TERM as "when the last client has gone", INT as "now, in order".
+            is_database = process.name() == "postgres"
+            process.send_signal(signal.SIGINT if is_database else signal.SIGTERM)
     _, alive = psutil.wait_procs(processes, timeout=grace_s)
     for process in alive:
         with contextlib.suppress(psutil.Error):
