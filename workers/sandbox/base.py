@@ -26,8 +26,9 @@ class ContainerSpec:
 
     `args` replaces the image's command and leaves its entrypoint alone; None and [] both mean
     the image's own. `cpu` is in cores. `tmp_mb` bounds /tmp, which counts as memory. `tier`
-    names the isolation (`container` is the engine's default runtime). `timeout_s` is carried
-    for the record: the caller passes it to `wait`.
+    names the isolation (`container` is the engine's default runtime). `user` is numeric; empty
+    means the image's own, which may be root. `timeout_s` is carried for the record: the caller
+    passes it to `wait`.
     """
 
     run_id: UUID

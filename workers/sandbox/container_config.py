@@ -7,7 +7,8 @@ writable disk, no network, no swap, no restart, no health check of the image's.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -39,11 +40,26 @@ LOG_CONFIG = {
     "Config": {"max-size": "1m", "max-file": "2", "compress": "false"},
 }
 
+ROOT = "0:0"
+
 # The kernel kills a customer's process before the worker's, the database's or the engine's.
 OOM_SCORE_ADJ = 500
 
 _INSTANCE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}")
 _USER = re.compile(r"\d{1,10}(:\d{1,10})?")
+
+
+@dataclass(frozen=True)
+class ImageFacts:
+    """What an image declares that bears on its safety: its volumes, its user (may be empty)."""
+
+    volumes: tuple[str, ...] = ()
+    user: str = ""
+
+    @classmethod
+    def of(cls, inspected: Mapping[str, Any]) -> ImageFacts:
+        config = inspected.get("Config") or {}
+        return cls(tuple(config.get("Volumes") or ()), config.get("User") or "")
 
 
 def checked_instance(instance: str) -> str:
@@ -96,26 +112,26 @@ def container_config(
     node: str,
     runtime: str | None,
     node_cpus: int,
-    image_volumes: Iterable[str] = (),
+    image: ImageFacts,
 ) -> dict[str, Any]:
     """The body of the engine's create call. `runtime` None is the engine's default.
 
-    `node_cpus`: cores of the machine. `image_volumes`: the paths that the image declares as
-    volumes. ValueError for a user by name (the image would decide who that is) and for a
-    network we cannot give.
+    `node_cpus`: cores of the machine. ValueError for a user by name (the image would decide who
+    that is) and for a network we cannot give.
     """
-    if not _USER.fullmatch(spec.user):
+    if spec.user and not _USER.fullmatch(spec.user):
         raise ValueError(f"user {spec.user!r} must be numeric, as 65534 or 65534:65534")
     if spec.network != "none":
         raise ValueError(f"network {spec.network!r} is not available")
     config: dict[str, Any] = {
         "Image": spec.image,
+        # Empty leaves the image's own, which may be root.
         "User": spec.user,
         "Env": [f"{name}={value}" for name, value in spec.env.items()],
         "Labels": container_labels(spec, instance, node),
         # An image's own health check would be run by the engine, at our cost, for ever.
         "Healthcheck": {"Test": ["NONE"]},
-        "HostConfig": _host_config(spec, runtime, node_cpus, image_volumes),
+        "HostConfig": _host_config(spec, runtime, node_cpus, image),
     }
     if spec.args:
         config["Cmd"] = list(spec.args)
@@ -123,18 +139,18 @@ def container_config(
 
 
 def _host_config(
-    spec: ContainerSpec, runtime: str | None, node_cpus: int, image_volumes: Iterable[str]
+    spec: ContainerSpec, runtime: str | None, node_cpus: int, image: ImageFacts
 ) -> dict[str, Any]:
     memory = max(spec.memory_mb, MIN_MEMORY_MB) * MIB
     # A declared volume becomes a directory on the host's disk, without a limit and writable
     # under a read-only root. Memory mounted over it closes that hole and keeps the path usable.
-    writable = {"/tmp", *image_volumes}  # noqa: S108
+    writable = {"/tmp", *image.volumes}  # noqa: S108
     host: dict[str, Any] = {
         "CapDrop": ["ALL"],
         "SecurityOpt": ["no-new-privileges:true"],
         "Privileged": False,
         "ReadonlyRootfs": True,
-        "Tmpfs": dict.fromkeys(sorted(writable), _tmpfs_options(spec)),
+        "Tmpfs": dict.fromkeys(sorted(writable), _tmpfs_options(spec, image)),
         "Memory": memory,
         # Equal to memory: no swap.
         "MemorySwap": memory,
@@ -155,10 +171,11 @@ def _host_config(
     return host
 
 
-def _tmpfs_options(spec: ContainerSpec) -> str:
+def _tmpfs_options(spec: ContainerSpec, image: ImageFacts) -> str:
     # The owner is named because the runtime gives the mount the mode of the image's directory,
     # which in a minimal image lets nobody but root write.
-    uid, _, gid = spec.user.partition(":")
+    user = spec.user or image.user
+    uid, _, gid = (user if _USER.fullmatch(user) else ROOT).partition(":")
     return (
         f"size={spec.tmp_mb}m,nr_inodes={TMP_INODES},uid={uid},gid={gid or uid},mode=1777,"
         "nosuid,nodev,exec"

@@ -31,6 +31,7 @@ from workers.sandbox.container_config import (
     LABEL_INSTANCE,
     LABEL_NODE,
     LABEL_SESSION,
+    ImageFacts,
     checked_instance,
     container_config,
     container_name,
@@ -103,8 +104,8 @@ class EngineSandbox:
             instance=self._instance,
             node=self._node,
             runtime=self._runtimes.get(spec.tier, spec.tier),
-            image_volumes=self._image_volumes(spec.image),
             node_cpus=self._engine.cpus(),
+            image=self._image(spec.image),
         )
         name = container_name(spec, self._instance)
         try:
@@ -223,8 +224,8 @@ class EngineSandbox:
 
     # Making.
 
-    def _image_volumes(self, image: str) -> list[str]:
-        """The paths that the image declares as volumes; pulls the image if it is not here."""
+    def _image(self, image: str) -> ImageFacts:
+        """What the image declares; pulls it if it is not here."""
         try:
             inspected = self._engine.inspect_image(image)
         except ImageNotFound:
@@ -232,7 +233,7 @@ class EngineSandbox:
                 raise
             self._pulls.do(image, lambda: self._engine.pull(image))
             inspected = self._engine.inspect_image(image)
-        return list((inspected.get("Config") or {}).get("Volumes") or ())
+        return ImageFacts.of(inspected)
 
     def _adopt_or_clear(self, spec: ContainerSpec, name: str) -> ContainerHandle | None:
         """Settle who owns the name: our own container of this lease, or None once it is free."""
