@@ -46,6 +46,7 @@ INSTALLED_APPS = [
     "workers",
 ]
 MIDDLEWARE = [
+    "scheduler_project.lib.api_middleware.ApiMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -166,12 +167,29 @@ APPEND_SLASH = False
 # How long a copy of a request waits for the first one before it is told to come back.
 IDEMPOTENCY_WAIT_MS = env.integer("IDEMPOTENCY_WAIT_MS", 1_000, low=1, high=10_000)
 API_MAX_BODY_BYTES = env.integer("API_MAX_BODY_BYTES", 262_144, low=1_024, high=16_777_216)
+# Calls a second per key in the long run, and at once; far above what one machine serves, so that
+# only a loop gone wild meets them. The last one counts failures per address.
+RATE_LIMITS = {
+    name: (
+        env.integer(f"RATE_LIMIT_{name.upper()}_PER_S", per_s, low=1, high=1_000_000),
+        env.integer(f"RATE_LIMIT_{name.upper()}_BURST", burst, low=1, high=10_000_000),
+    )
+    for name, per_s, burst in (
+        ("read", 1_000, 5_000),
+        ("write", 500, 5_000),
+        ("run_now", 200, 2_000),
+        ("failed_authentication", 20, 2_000),
+    )
+}
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["tenants.api.authentication.ApiKeyAuthentication"],
     "DEFAULT_PERMISSION_CLASSES": ["tenants.api.permissions.HasScope"],
     "DEFAULT_PARSER_CLASSES": ["scheduler_project.lib.strict_json.StrictJSONParser"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_THROTTLE_CLASSES": ["tenants.api.throttling.KeyThrottle"],
+    "DEFAULT_METADATA_CLASS": None,
+    "URL_FORMAT_OVERRIDE": None,
     "EXCEPTION_HANDLER": "scheduler_project.lib.problems.exception_handler",
     "UNAUTHENTICATED_USER": None,
 }

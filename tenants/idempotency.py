@@ -65,7 +65,7 @@ def claim(tenant_id: UUID, key: str, route: str, body: str) -> Answer | None:
     idempotency_key_reused when the key belongs to another route or body (both are hashes).
     """
     wait = f"{settings.IDEMPOTENCY_WAIT_MS}ms"
-    facts = {
+    facts: dict[str, UUID | str | int] = {
         "tenant": tenant_id,
         "key": key,
         "route": route,
