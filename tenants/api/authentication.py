@@ -105,7 +105,7 @@ def authenticate_key(text: str) -> ApiKey:
     return api_key
 
 
-def _statement(condition: Q) -> ExpressionWrapper[Q]:
+def _statement(condition: Q) -> "ExpressionWrapper[Q]":
     return ExpressionWrapper(condition, output_field=BooleanField())
 
 

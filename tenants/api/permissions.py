@@ -1,12 +1,16 @@
 """What a key may do here: read for reading, write for the rest, or what the view names."""
 
+from typing import TYPE_CHECKING
+
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
-from rest_framework.views import APIView
 
 from scheduler_project.lib.problems import Problem
 from tenants.domain import scope
 from tenants.models import ApiKey
+
+if TYPE_CHECKING:  # the framework imports this module while it builds APIView
+    from rest_framework.views import APIView
 
 _READING = {"GET", "HEAD", "OPTIONS"}
 
@@ -17,7 +21,7 @@ class HasScope(BasePermission):
     Raises Problem authentication_required (401) without a key, insufficient_scope (403) else.
     """
 
-    def has_permission(self, request: Request, view: APIView) -> bool:
+    def has_permission(self, request: Request, view: "APIView") -> bool:
         if not isinstance(request.auth, ApiKey):
             raise Problem("authentication_required")
         needed = needed_scope(request.method or "", view)

@@ -1,15 +1,18 @@
 """How often a key may call; its rule: each key has its own allowance per class of call."""
 
 import math
+from typing import TYPE_CHECKING
 
 from django.conf import settings
 from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
-from rest_framework.views import APIView
 
 from scheduler_project.lib.problems import Problem
 from scheduler_project.lib.rate_limit import Rate, limiter
 from tenants.models import ApiKey
+
+if TYPE_CHECKING:  # the framework imports this module while it builds APIView
+    from rest_framework.views import APIView
 
 _READING = {"GET", "HEAD"}
 
@@ -17,7 +20,7 @@ _READING = {"GET", "HEAD"}
 class KeyThrottle(BaseThrottle):
     """Raises Problem rate_limited (429, Retry-After); tells every caller the RateLimit headers."""
 
-    def allow_request(self, request: Request, view: APIView) -> bool:
+    def allow_request(self, request: Request, view: "APIView") -> bool:
         if not isinstance(request.auth, ApiKey):
             return True
         rate = rate_of(class_of_call(request.method or "", view))
