@@ -125,7 +125,7 @@ class MissedSpan(models.Model):
     class Reason(models.TextChoices):
         OUTAGE = "outage"
         PAUSED = "paused"
-        MAX_CATCH_UP = "max_catch_up"
+        BEYOND_CATCH_UP = "beyond_catch_up"
         DEADLINE = "deadline"
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="missed_spans")

@@ -323,7 +323,7 @@ def _write_go(
             **store.columns(going, "run_id", "scheduled_for", "prepared_ago_s", "task_version"),
         )
         # We hold every row's lock and have read its status: fewer rows would be a fault of ours.
-        assert written == len(going), f"{written} of {len(going)} runs went"  # noqa: S101
+        assert written == len(going), f"{written} of {len(going)} runs went"
     taking = [request for request in going if verdicts[request.run_id].takes_guard]
     if taking:
         store.execute("take_guards", **store.columns(taking, "job_id", "run_id", "fence"))
@@ -448,7 +448,7 @@ def _write_endings(
         **ends,
     )
     # We hold every row's lock and have read fence, owner and status under it.
-    assert len(written) == len(taken), f"{len(written)} of {len(taken)} completed"  # noqa: S101
+    assert len(written) == len(taken), f"{len(written)} of {len(taken)} completed"
     attempts = [row.attempt for _, row, _ in taken]
     store.execute(
         "end_attempts",

@@ -10,7 +10,7 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 
-from runs import store
+from runs import store, transport
 from runs.domain.state import FINAL, RunStatus
 from runs.store import RunEventRow
 from scheduler_project.lib.events import emit
@@ -54,11 +54,12 @@ def reap_dead_sessions() -> tuple[int, int]:
         store.record_events(
             [_event(row, "lease_lost", row.lost_attempt, row.lost_fence) for row in rows]
         )
-        closed = store.execute("end_sessions", session_ids=dead)
+        closed = store.fetch("end_sessions", session_ids=dead)
+    transport.forget_queues([row.queue for row in closed])
     for row in rows:
         emit("reaper.lease_lost", "A run lost its lease and was taken from a dead worker.",
              run_id=row.run_id, session=row.lost_session, now=row.status)  # fmt: skip
-    return len(rows), closed
+    return len(rows), len(closed)
 
 
 def release_stale_guards() -> dict[str, int]:

@@ -4,6 +4,7 @@ Rows come back as plain named tuples. Batches go in as parallel arrays (`unnest`
 batches give both columns of the key so that partitions are pruned.
 """
 
+import json
 from collections import namedtuple
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -18,6 +19,14 @@ from scheduler_project.lib.named_sql import load_named_sql
 STATEMENTS = load_named_sql(Path(__file__).parent / "sql")
 
 
+# Django leaves JSON as text in raw queries: its own fields decode it.
+_JSONB_OID = 3802
+
+
+def _read_json(value: str | None) -> Any:
+    return None if value is None else json.loads(value)
+
+
 @lru_cache(maxsize=256)
 def _row_type(names: tuple[str, ...]) -> type[Any]:
     return namedtuple("Row", names)  # type: ignore[misc]  # the columns are the statement's
@@ -30,7 +39,17 @@ def fetch(name: str, **parameters: Any) -> list[Any]:
         if cursor.description is None:
             return []
         row_type = _row_type(tuple(column.name for column in cursor.description))
-        return [row_type(*row) for row in cursor.fetchall()]
+        readers = [
+            _read_json if column.type_code == _JSONB_OID else None for column in cursor.description
+        ]
+        if not any(readers):
+            return [row_type(*row) for row in cursor.fetchall()]
+        return [
+            row_type(
+                *(read(value) if read else value for read, value in zip(readers, row, strict=True))
+            )
+            for row in cursor.fetchall()
+        ]
 
 
 def execute(name: str, **parameters: Any) -> int:

@@ -42,7 +42,7 @@ def send(messages: Sequence[Message]) -> int:
                     RUN_TASK,
                     args=[str(message.run_id)],
                     task_id=f"{message.run_id}:{message.attempt}",
-                    # The default exchange: no binding is left behind when the session ends.
+                    # Straight to the queue: no look-up of bindings on the way.
                     exchange="",
                     routing_key=message.queue,
                     eta=_instant(message.eta_epoch_s),
@@ -58,6 +58,28 @@ def send(messages: Sequence[Message]) -> int:
             error=f"{type(error).__name__}: {error}",
         )
     return sent
+
+
+def forget_queues(queues: Sequence[str]) -> int:
+    """Delete the queues of sessions that are over, with their bindings; return how many.
+
+    What is still in them are hints about runs that have other owners by now. A broker that is
+    away keeps them: an empty list costs nothing, and nobody reads it.
+    """
+    forgotten = 0
+    try:
+        with current_app.connection_for_write() as connection:
+            for queue in queues:
+                connection.default_channel.queue_delete(queue)
+                forgotten += 1
+    except (OperationalError, OSError) as error:
+        emit(
+            "transport.queues_left",
+            "Queues of ended sessions could not be deleted.",
+            left=len(queues) - forgotten,
+            error=f"{type(error).__name__}: {error}",
+        )
+    return forgotten
 
 
 def _instant(epoch_s: float | None) -> datetime | None:

@@ -4,9 +4,12 @@
 only be refused.
 """
 
+import logging.config
 import os
+from typing import Any
 
 from celery import Celery
+from celery.signals import setup_logging
 from django.conf import settings
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "scheduler_project.settings")
@@ -46,3 +49,9 @@ app.conf.update(
     worker_hijack_root_logger=False,
 )
 app.autodiscover_tasks(["workers"])
+
+
+@setup_logging.connect
+def use_our_logging(**_: Any) -> None:
+    """Log as the settings say: with a receiver here, Celery leaves logging alone."""
+    logging.config.dictConfig(settings.LOGGING)

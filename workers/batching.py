@@ -5,6 +5,7 @@ waits for its own answer. A batch whose outcome is unknown fails every request i
 `UnknownOutcome`, because some or all may have been written.
 """
 
+import logging
 import queue
 import threading
 import time
@@ -13,7 +14,9 @@ from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 from django.db import close_old_connections, connections
-from django.db.utils import Error as DatabaseError
+from django.db.utils import InterfaceError, OperationalError
+
+from scheduler_project.lib.events import emit
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -35,6 +38,7 @@ class Batcher(Generic[Item, Answer]):
         most: int = 200,
     ) -> None:
         """`execute` returns one answer per item, in order; it runs in its own transaction."""
+        self._name = name
         self._execute = execute
         self._gather_s = gather_s
         self._most = most
@@ -85,13 +89,22 @@ class Batcher(Generic[Item, Answer]):
         try:
             close_old_connections()
             answers = self._execute([item for item, _ in batch])
-        except DatabaseError as error:
+        except (InterfaceError, OperationalError) as error:
             connections.close_all()
+            emit(
+                "batch.unknown_outcome",
+                "The database did not answer a batch.",
+                level=logging.WARNING,
+                batch=self._name,
+                size=len(batch),
+                error=str(error).strip(),
+            )
             unknown = UnknownOutcome(f"{type(error).__name__}: {error}")
             for _, future in batch:
                 future.set_exception(unknown)
             return
         except Exception as error:  # a fault of ours: the callers must not wait for ever
+            logging.getLogger(__name__).exception("batch %s failed", self._name)
             connections.close_all()
             for _, future in batch:
                 future.set_exception(error)

@@ -12,9 +12,9 @@ from uuid import UUID, uuid4
 from celery.signals import celeryd_after_setup, worker_shutdown, worker_shutting_down
 from django.conf import settings
 
+from runs import transport
 from runs.domain.outcome import StopReason
 from runs.leases import SessionOffer
-from scheduler_project.lib.events import emit
 from workers.execution import Limits, execute_run
 from workers.keeper import Keeper, LeaseTiming
 from workers.sandbox.base import Sandbox
@@ -87,8 +87,8 @@ def open_worker(sender: str, instance: Any, **_: Any) -> None:
     global _worker
     _worker = Worker(celery_name=sender)
     _worker.keeper.open()
-    queue = _worker.keeper.offer.queue
-    instance.app.amqp.queues.select_add(queue, exchange="", routing_key=queue)
+    name = _worker.keeper.offer.queue
+    instance.app.amqp.queues.select_add(name, routing_key=name)
 
 
 @worker_shutting_down.connect
@@ -105,8 +105,4 @@ def close_worker(sender: Any, **_: Any) -> None:
         return
     _worker.keeper.close()
     _worker.sandbox.close()
-    try:
-        with sender.app.connection_for_write() as connection:
-            connection.default_channel.queue_delete(_worker.keeper.offer.queue)
-    except Exception as error:  # the broker may be away; an empty list costs nothing
-        emit("worker.queue_left", "The session's queue could not be deleted.", error=str(error))
+    transport.forget_queues([_worker.keeper.offer.queue])

@@ -137,7 +137,7 @@ class Migration(migrations.Migration):
                         choices=[
                             ("outage", "Outage"),
                             ("paused", "Paused"),
-                            ("max_catch_up", "Max Catch Up"),
+                            ("beyond_catch_up", "Beyond Catch Up"),
                             ("deadline", "Deadline"),
                         ],
                         max_length=32,

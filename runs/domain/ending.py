@@ -1,4 +1,4 @@
-"""What follows the end of an attempt: success, another attempt, another worker, or a dead letter?"""
+"""What follows the end of an attempt: success, another try, another worker, or a dead letter?"""
 
 from dataclasses import dataclass
 

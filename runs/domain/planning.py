@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from jobs.domain.misfire import Cursor, Decision, MissedPolicy, Misfire, decide
+from jobs.domain.misfire import Cursor, Decision, Misfire, MissedPolicy, decide
 from jobs.domain.schedule import parse_dst, schedule_from_json
 from runs.domain.run_id import make_run_id
 from runs.domain.state import RunStatus, Trigger
@@ -100,9 +100,10 @@ def plan_cursor(
         start_at=job.start_at,
         end_at=job.end_at,
         last_wall_time=wall,
-        oldest_row=oldest_row,
     )
-    decision = decide(cursor, misfire_from_json(job.misfire), now=now, until=until)
+    decision = decide(
+        cursor, misfire_from_json(job.misfire), now=now, until=until, oldest_row=oldest_row
+    )
     return CursorPlan(
         runs=_runs(job, decision, random_bytes),
         spans=[

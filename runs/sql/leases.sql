@@ -241,7 +241,7 @@ WHERE a.fence = EXCLUDED.fence;
 -- name: insert_outputs
 INSERT INTO run_outputs (run_id, scheduled_for, attempt, tail, truncated)
 SELECT * FROM unnest(%(run_ids)s::uuid[], %(scheduled_fors)s::timestamptz[],
-                     %(attempts)s::smallint[], %(tails)s::bytea[], %(truncated)s::bool[])
+                     %(attempts)s::smallint[], %(tails)s::bytea[], %(truncateds)s::bool[])
 ON CONFLICT DO NOTHING;
 
 -- name: pass_guards

@@ -81,7 +81,8 @@ RETURNING r.run_id, r.scheduled_for, r.attempt, r.fence, u.lease_owner AS lost_s
 UPDATE worker_sessions SET ended_at = now()
 WHERE session_id = ANY(%(session_ids)s) AND ended_at IS NULL
   AND NOT EXISTS (SELECT FROM runs r
-                  WHERE r.lease_owner = worker_sessions.session_id AND r.finished_at IS NULL);
+                  WHERE r.lease_owner = worker_sessions.session_id AND r.finished_at IS NULL)
+RETURNING queue;
 
 -- name: stale_guards
 -- Guards whose holder is final or gone: a second net under pass_guards.
