@@ -5,6 +5,7 @@ out after the commit. Losing every one of them costs latency only: each worker a
 rows each second.
 """
 
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
@@ -43,7 +44,7 @@ def dispatch_once() -> dict[str, int]:
     return {"placed": len(placed), "sent": sent}
 
 
-def is_behind(counts: dict[str, int]) -> bool:
+def is_behind(counts: Mapping[str, int]) -> bool:
     """Return whether the batch was full, so that more runs are likely to wait."""
     return counts.get("placed", 0) >= settings.DISPATCH_BATCH
 

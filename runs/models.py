@@ -6,11 +6,16 @@ visits every partition: use `runs.domain.run_id.scheduled_for_of` and give both 
 """
 
 import uuid
+from enum import StrEnum
 
 from django.db import models
 from django.db.models.functions import Now
 
 from runs.domain.state import FINAL, RunStatus, Trigger
+
+def _choices(values: type[StrEnum]) -> list[tuple[str, str]]:
+    return [(value.value, value.name.replace("_", " ").title()) for value in values]
+
 
 NIL = uuid.UUID(int=0)
 
@@ -21,9 +26,6 @@ class Run(models.Model):
     Three instants: `scheduled_for` (nominal; identity with the job), `due_at` (nominal + spread;
     never changes), `ready_at` (when it may next be tried).
     """
-
-    Status = models.TextChoices("Status", [(s.name, s.value) for s in RunStatus])
-    Trigger = models.TextChoices("Trigger", [(t.name, t.value) for t in Trigger])
 
     run_id = models.UUIDField(primary_key=True)
     scheduled_for = models.DateTimeField()
@@ -39,9 +41,9 @@ class Run(models.Model):
     )
     region = models.CharField(max_length=64)
     tier = models.CharField(max_length=32)
-    trigger = models.CharField(max_length=16, choices=Trigger.choices)
+    trigger = models.CharField(max_length=16, choices=_choices(Trigger))
     replay_of = models.UUIDField(null=True)
-    status = models.CharField(max_length=16, choices=Status.choices, default=RunStatus.QUEUED)
+    status = models.CharField(max_length=16, choices=_choices(RunStatus), default=RunStatus.QUEUED)
     due_at = models.DateTimeField()
     ready_at = models.DateTimeField()
     # Number of the current or next attempt, from 1; it grows when an attempt that had its go ends.

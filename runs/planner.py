@@ -5,7 +5,7 @@ either all of a batch or nothing of it.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta
 from typing import Any
 from uuid import UUID
@@ -38,7 +38,7 @@ def plan_once(shards: Sequence[int] | None = None) -> dict[str, int]:
         return _plan_rows(rows)
 
 
-def is_behind(counts: dict[str, int]) -> bool:
+def is_behind(counts: Mapping[str, int]) -> bool:
     """Return whether the batch was full, so that more cursors are likely to be due."""
     return counts.get("jobs", 0) >= settings.PLANNER_BATCH
 

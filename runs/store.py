@@ -29,7 +29,7 @@ def _read_json(value: str | None) -> Any:
 
 @lru_cache(maxsize=256)
 def _row_type(names: tuple[str, ...]) -> type[Any]:
-    return namedtuple("Row", names)  # type: ignore[misc]  # the columns are the statement's
+    return namedtuple("Row", names)
 
 
 def fetch(name: str, **parameters: Any) -> list[Any]:
@@ -56,7 +56,7 @@ def execute(name: str, **parameters: Any) -> int:
     """Execute the named statement and return how many rows it touched."""
     with connection.cursor() as cursor:
         cursor.execute(STATEMENTS[name], parameters)
-        return cursor.rowcount
+        return int(cursor.rowcount)
 
 
 def columns(items: Iterable[Any], *names: str) -> dict[str, list[Any]]:

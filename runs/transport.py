@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from celery import current_app
+from kombu import Queue
 from kombu.exceptions import OperationalError
 
 from scheduler_project.lib.events import emit
@@ -70,7 +71,7 @@ def forget_queues(queues: Sequence[str]) -> int:
     try:
         with current_app.connection_for_write() as connection:
             for queue in queues:
-                connection.default_channel.queue_delete(queue)
+                Queue(queue, channel=connection.default_channel).delete()
                 forgotten += 1
     except (OperationalError, OSError) as error:
         emit(

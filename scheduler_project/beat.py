@@ -11,6 +11,7 @@ from celery.beat import Scheduler
 from django.conf import settings
 
 from runs import dispatcher, planner, reaper, retention
+from runs.wakeups import WakeListener
 from scheduler_project.lib.duty import Duty
 from scheduler_project.lib.events import emit
 
@@ -34,10 +35,11 @@ class StaleDuty(SystemExit):
 
 
 class ShardedScheduler(Scheduler):
-    """Celery beat's scheduler, replaced: `celery beat -S scheduler_project.beat:ShardedScheduler`."""
+    """Celery beat's scheduler, replaced: `beat -S scheduler_project.beat:ShardedScheduler`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._duties: list[Duty] = []
+        self._wakes: list[WakeListener] = []
         super().__init__(*args, **kwargs)
 
     def setup_schedule(self) -> None:
@@ -45,6 +47,11 @@ class ShardedScheduler(Scheduler):
         self._duties = scheduler_duties()
         for duty in self._duties:
             duty.start()
+        self._wakes = [
+            WakeListener(duty.wake) for duty in self._duties if duty.name == "dispatcher"
+        ]
+        for listener in self._wakes:
+            listener.start()
         emit("scheduler.started", "The scheduler has started its duties.", duties=len(self._duties))
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
@@ -60,6 +67,8 @@ class ShardedScheduler(Scheduler):
 
     def close(self) -> None:
         """Stop the duties in order; called by beat when it ends."""
+        for listener in self._wakes:
+            listener.stop()
         for duty in self._duties:
             duty.stop(0)
         for duty in self._duties:

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from runs.domain.outcome import Outcome, StopReason
 from runs.leases import CompleteAnswer, Completion, GoAnswer, GoRequest, Leased, Refused
+from runs.wakeups import wake_dispatcher
 from scheduler_project.lib.events import emit
 from workers.environment import container_environment
 from workers.keeper import HandBack, Keeper, LocalRun
@@ -100,6 +101,7 @@ class _Story:
             self._remove(handle)
             if self._has_slot:
                 self._keeper.slots.release()
+                wake_dispatcher()
 
     def _get_slot(self, patience_s: float) -> None:
         if self._has_slot:

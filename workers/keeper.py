@@ -8,11 +8,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from runs import leases
@@ -42,6 +43,8 @@ from workers.deadlines import (
     write_deadline,
 )
 from workers.sandbox.base import Sandbox
+
+Answer = TypeVar("Answer")
 
 _LOOK_INTERVAL_S = 1.0
 _ENFORCE_INTERVAL_S = 0.1
@@ -99,7 +102,7 @@ class Keeper:
         timing: LeaseTiming,
         sandbox: Sandbox,
         deadlines_dir: Path,
-        execute: Callable[[UUID], None],
+        execute: Callable[[UUID], str],
     ) -> None:
         """`execute` runs one run to its end; the keeper calls it for runs without a message."""
         self.offer = offer
@@ -133,7 +136,7 @@ class Keeper:
             "hand-back",
             lambda runs: _hand_back(session_id, runs),
         )
-        self._batchers = [
+        self._batchers: list[Batcher[Any, Any]] = [
             self._leases, self._goes, self._completions, self._starts, self._returns
         ]  # fmt: skip
         self._heart = Duty("heartbeat", self._beat_once, interval_s=_LOOK_INTERVAL_S)
@@ -182,7 +185,7 @@ class Keeper:
             ended = leases.end_session(self.offer.session_id)
         except Exception as error:
             ended = False
-            emit("worker.end_unknown", "The end of the session was not recorded; its lease ends it.",
+            emit("worker.end_unknown", "The session's end was not recorded; its lease ends it.",
                  error=str(error))  # fmt: skip
         if ended:
             remove_deadline(self._deadlines_dir, self.offer.session_id)
@@ -386,8 +389,13 @@ class Keeper:
         return ""
 
 
-def _ordered(items: Sequence[object], answers: dict[UUID, object]) -> list[object]:  # type: ignore[type-arg]
-    return [answers[item.run_id] for item in items]  # type: ignore[attr-defined]
+class _OfRun(Protocol):
+    @property
+    def run_id(self) -> UUID: ...
+
+
+def _ordered(items: Sequence[_OfRun], answers: Mapping[UUID, Answer]) -> list[Answer]:
+    return [answers[item.run_id] for item in items]
 
 
 def _record_starts(session_id: UUID, starts: Sequence[Start]) -> list[None]:

@@ -100,4 +100,4 @@ class Duty:
             error=f"{type(error).__name__}: {str(error).strip()!r}",
             failures=self._failures,
         )
-        return min(self.interval_s * 2 ** min(self._failures, 6), _LONGEST_BACKOFF_S)
+        return min(self.interval_s * 2.0 ** min(self._failures, 6), _LONGEST_BACKOFF_S)
