@@ -35,7 +35,14 @@ from jobs.domain.schedule_kinds import (
     EverySchedule,
     Schedule,
 )
-from jobs.domain.wall_clock import Shift, instant_of, shift_around, wall_of
+from jobs.domain.wall_clock import (
+    Shift,
+    format_wall,
+    instant_of,
+    parse_wall,
+    shift_around,
+    wall_of,
+)
 from jobs.domain.zones import check_pinned_tzdata, load_zone, time_zone_names, tzdata_version
 
 __all__ = [
@@ -48,12 +55,14 @@ __all__ = [
     "ScheduleError",
     "check_at_in_future",
     "check_pinned_tzdata",
+    "format_wall",
     "load_zone",
     "next_occurrence",
     "next_occurrences",
     "occurrences",
     "parse_dst",
     "parse_schedule",
+    "parse_wall",
     "schedule_from_json",
     "schedule_to_json",
     "time_zone_names",
@@ -135,7 +144,11 @@ def next_occurrences(
 
 
 def wall_time(schedule: Schedule, instant: datetime) -> datetime | None:
-    """What to keep as `last_wall_time` after planning `instant`; None for kinds without a wall."""
+    """What to keep as `last_wall_time` after planning `instant`; None for kinds without a wall.
+
+    Naive, without its fold: which showing it was follows from the instant. `format_wall` and
+    `parse_wall` turn it into the cursor's text and back.
+    """
     if not isinstance(schedule, CronSchedule):
         return None
     return wall_of(load_zone(schedule.time_zone), instant).replace(fold=0)

@@ -40,6 +40,21 @@ def instant_of(zone: ZoneInfo, wall: datetime, *, fold: int = 0) -> datetime:
     return wall.replace(tzinfo=zone, fold=fold).astimezone(UTC)
 
 
+def format_wall(wall: datetime | None) -> str:
+    """`wall` as text for a cursor, "2026-11-01T01:30"; "" for None."""
+    return "" if wall is None else wall.isoformat(timespec="minutes")
+
+
+def parse_wall(text: str) -> datetime | None:
+    """The naive wall time that `format_wall` wrote; None for "". Raises ValueError for others."""
+    if not text:
+        return None
+    wall = datetime.fromisoformat(text)
+    if wall.tzinfo is not None:
+        raise ValueError(f"a wall time has no offset: {text!r}")
+    return wall
+
+
 def shift_around(zone: ZoneInfo, wall: datetime) -> Shift | None:
     """The shift that leaves `wall` out or shows it twice; None when `wall` is shown once."""
     before = _offset(wall.replace(tzinfo=zone, fold=0))

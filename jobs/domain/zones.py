@@ -65,7 +65,8 @@ def time_zone_names() -> frozenset[str]:
 
 def tzdata_version() -> str:
     """The IANA edition in use, for instance "2026f"; cursors and job versions record it."""
-    return tzdata.IANA_VERSION
+    edition: str = tzdata.IANA_VERSION
+    return edition
 
 
 @lru_cache(maxsize=1024)

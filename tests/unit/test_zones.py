@@ -31,7 +31,7 @@ def test_every_listed_name_loads() -> None:
 @pytest.mark.parametrize(
     "name",
     ["US/Pacific", "Asia/Calcutta", "Europe/Kiev", "GB", "UTC", "Zulu", "EST5EDT", "Etc/GMT+5",
-     "GMT0", "Antarctica/DumontDUrville", "America/Argentina/Buenos_Aires", "America/Port-au-Prince"],
+     "GMT0", "America/Argentina/Buenos_Aires", "America/Port-au-Prince"],
 )  # fmt: skip
 def test_links_and_old_names_are_names(name: str) -> None:
     assert check_time_zone(name) == name
