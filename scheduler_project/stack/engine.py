@@ -92,10 +92,9 @@ def find_engine(environ: Mapping[str, str]) -> Engine | None:
 
 
 def _answers(host: str) -> bool:
-    try:
-        client = docker.DockerClient(base_url=host, timeout=5)
-    except docker.errors.DockerException:
-        return False
+    # With a version given the constructor asks nothing: one that fails would leave its socket open.
+    version = docker.constants.DEFAULT_DOCKER_API_VERSION
+    client = docker.APIClient(base_url=host, version=version, timeout=5)
     try:
         return bool(client.ping())
     except (docker.errors.DockerException, OSError):
