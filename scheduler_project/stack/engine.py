@@ -8,6 +8,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -92,15 +93,24 @@ def find_engine(environ: Mapping[str, str]) -> Engine | None:
 
 
 def _answers(host: str) -> bool:
-    # With a version given the constructor asks nothing: one that fails would leave its socket open.
-    version = docker.constants.DEFAULT_DOCKER_API_VERSION
-    client = docker.APIClient(base_url=host, version=version, timeout=5)
+    if host.startswith("unix://") and not _is_listening(host.removeprefix("unix://")):
+        return False
     try:
-        return bool(client.ping())
+        # "auto" asks the engine for its version: it answers, or this fails.
+        docker.APIClient(base_url=host, version="auto", timeout=5).close()
     except (docker.errors.DockerException, OSError):
         return False
-    finally:
-        client.close()
+    return True
+
+
+def _is_listening(path: str) -> bool:
+    # docker's client leaves a socket open that it could not connect.
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+    return True
 
 
 def ensure_engine(user: str, log: Path, environ: Mapping[str, str] = os.environ) -> Engine:
