@@ -138,7 +138,7 @@ def job_delete(
         job.deleted_at = now
         _save_changed(job, now)
         _add_version(job, now, changed_by)
-        ScheduleCursor.objects.filter(job_id=job_id).update(next_run_at=None)
+        _set_cursor(job, now)
         effects = run_effects()
         effects.withdraw_planned(job_id)
         effects.stop_waiting(job_id, status="cancelled", reason="job_deleted")
@@ -164,8 +164,11 @@ def job_hold(tenant: Tenant, job_id: UUID) -> Job:
 def _lock(tenant: Tenant, job_id: UUID, expected_version: int | None) -> tuple[Job, datetime]:
     """Lock the job's cursor; return the job as it is now, and now by the database's clock."""
     of_tenant = Job.objects.filter(job_id=job_id, tenant=tenant).values("job_id")
-    ScheduleCursor.objects.select_for_update().filter(job_id__in=of_tenant).first()
+    cursor = ScheduleCursor.objects.select_for_update().filter(job_id__in=of_tenant).first()
+    if cursor is None:
+        raise JobNotFoundError
     job = _read(tenant, job_id)
+    job.schedulecursor = cursor
     if expected_version is not None and job.version != expected_version:
         raise StaleVersionError(job.version)
     return job, _database_now()
@@ -177,6 +180,7 @@ def _read(tenant: Tenant, job_id: UUID) -> Job:
     job = Job.objects.filter(job_id=job_id, tenant=tenant, deleted_at=None).first()
     if job is None:
         raise JobNotFoundError
+    job.tenant = tenant
     return job
 
 
@@ -304,9 +308,17 @@ def _move_schedule(job: Job, now: datetime) -> None:
     effects.withdraw_planned(job.job_id)
     if not job.enabled:
         effects.stop_waiting(job.job_id, status="skipped", reason="paused")
-    ScheduleCursor.objects.filter(job_id=job.job_id).update(
-        next_run_at=_first_after(job, now), last_wall_time="", tzdata=tzdata_version()
-    )
+    _set_cursor(job, now)
+
+
+def _set_cursor(job: Job, now: datetime) -> None:
+    """Point the locked cursor at the first occurrence after now, or at none."""
+    cursor = job.schedulecursor
+    cursor.next_run_at = _first_after(job, now)
+    # An edit begins a new series: the wall time of the old one must not hold it back.
+    cursor.last_wall_time = ""
+    cursor.tzdata = tzdata_version()
+    cursor.save(update_fields=["next_run_at", "last_wall_time", "tzdata"])
 
 
 def _first_after(job: Job, instant: datetime) -> datetime | None:

@@ -9,7 +9,6 @@ from uuid import UUID
 
 from django.db import connection
 from django.db.models import QuerySet
-from django.db.models.expressions import RawSQL
 
 from runs import store
 from runs.domain.lag import Lag, Milestones, decompose_lag
@@ -29,14 +28,6 @@ class RunFilter:
     trigger: str | None = None
     since: datetime | None = None
     until: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RunPosition:
-    """Where a page ended: its last run. Newer runs come before it in the list."""
-
-    scheduled_for: datetime
-    run_id: UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,34 +51,17 @@ class RunDetail:
     lease_expires_at: datetime | None
 
 
-def run_list(
-    tenant: Tenant, narrowed: RunFilter, *, after: RunPosition | None, count: int
-) -> list[Run]:
-    """At most `count` runs, newest first, that come after the position; in one query."""
-    runs = Run.objects.filter(tenant=tenant)
-    if narrowed.job_id is not None:
-        runs = runs.filter(job_id=narrowed.job_id)
-    if narrowed.status is not None:
-        runs = runs.filter(status=narrowed.status)
-    if narrowed.trigger is not None:
-        runs = runs.filter(trigger=narrowed.trigger)
-    if narrowed.since is not None:
-        runs = runs.filter(scheduled_for__gte=narrowed.since)
-    if narrowed.until is not None:
-        runs = runs.filter(scheduled_for__lt=narrowed.until)
-    if after is not None:
-        runs = _after(runs, after)
-    return list(runs.order_by("-scheduled_for", "-run_id")[:count])
-
-
-def _after(runs: QuerySet[Run], position: RunPosition) -> QuerySet[Run]:
-    """The runs behind the position, compared as a row: equal instants neither skip nor repeat."""
-    behind = RawSQL(
-        "(runs.scheduled_for, runs.run_id) < (%s, %s)", (position.scheduled_for, position.run_id)
-    )
-    # The plain bound says the same again for the planner: by it partitions are pruned and every
-    # index that leads with scheduled_for can start in the middle.
-    return runs.filter(scheduled_for__lte=position.scheduled_for).filter(behind)
+def runs_of(tenant: Tenant, narrowed: RunFilter) -> QuerySet[Run]:
+    """The tenant's runs that match all of the filter."""
+    conditions = {
+        "job_id": narrowed.job_id,
+        "status": narrowed.status,
+        "trigger": narrowed.trigger,
+        "scheduled_for__gte": narrowed.since,
+        "scheduled_for__lt": narrowed.until,
+    }
+    given = {name: value for name, value in conditions.items() if value is not None}
+    return Run.objects.filter(tenant=tenant, **given)
 
 
 def run_find(tenant: Tenant, run_id: UUID) -> Run | None:

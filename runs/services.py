@@ -9,11 +9,12 @@ from uuid import UUID
 from django.db import connection, transaction
 
 from jobs.services import job_hold
-from runs import store, transport
+from runs import store
 from runs.domain.run_id import make_run_id, scheduled_for_of, to_milliseconds
 from runs.domain.state import FINAL, RunStatus, Trigger
 from runs.errors import RunIsFinalError, RunNotFoundError
 from runs.models import Run
+from runs.wakeups import wake_dispatcher
 from tenants.models import Tenant
 
 # Taken back before its container started: cancelled at once, because nothing has to be stopped.
@@ -46,7 +47,7 @@ def run_now(tenant: Tenant, job_id: UUID) -> Run:
         )
         run.save(force_insert=True)
         # A hint: losing it costs the dispatcher's interval, nothing else.
-        transaction.on_commit(transport.wake_dispatcher)
+        transaction.on_commit(wake_dispatcher)
     return run
 
 
@@ -73,7 +74,7 @@ def run_cancel(tenant: Tenant, run_id: UUID) -> Run:
             _cancel_waiting(run, now)
         elif run.cancel_requested_at is None:
             _request_cancel(run, now)
-        transaction.on_commit(transport.wake_dispatcher)
+        transaction.on_commit(wake_dispatcher)
     return run
 
 

@@ -1,5 +1,11 @@
-"""Addresses of the jobs API."""
+"""The addresses of jobs."""
 
-from django.urls import URLPattern
+from django.urls import path
 
-urlpatterns: list[URLPattern] = []
+from jobs.api.views import JobCreate, JobDelete, JobGet, JobList, JobUpdate
+from scheduler_project.lib.routing import resource
+
+urlpatterns = [
+    path("jobs", resource(JobList, JobCreate), name="jobs"),
+    path("jobs/<uuid:job_id>", resource(JobGet, JobUpdate, JobDelete), name="job"),
+]

@@ -1,5 +1,13 @@
-"""Addresses of the runs API."""
+"""The addresses of runs."""
 
-from django.urls import URLPattern
+from django.urls import path
 
-urlpatterns: list[URLPattern] = []
+from runs.api.views import JobRunList, RunCancel, RunGet, RunList, RunNow
+from scheduler_project.lib.routing import resource
+
+urlpatterns = [
+    path("jobs/<uuid:job_id>/runs", resource(JobRunList, RunNow), name="job-runs"),
+    path("runs", resource(RunList), name="runs"),
+    path("runs/<uuid:run_id>", resource(RunGet), name="run"),
+    path("runs/<uuid:run_id>/cancel", resource(RunCancel), name="run-cancel"),
+]

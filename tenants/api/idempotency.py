@@ -60,7 +60,9 @@ def idempotent(
 def _answer(response: Response) -> Answer:
     data: Any = response.data
     body = "" if data is None else JSONRenderer().render(data).decode()
-    return Answer(response.status_code, dict(response.items()), body)
+    # Without the content type of a response that isn't rendered yet (text/html).
+    headers = {name: value for name, value in response.items() if name != "Content-Type"}
+    return Answer(response.status_code, headers, body)
 
 
 def _response(answer: Answer, *, replayed: bool) -> HttpResponse:

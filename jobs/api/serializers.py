@@ -1,0 +1,166 @@
+"""Jobs as JSON; its rule: what comes in is read strictly, what goes out shows every default."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+
+from jobs.domain import policies
+from jobs.domain.image import REFERENCE_LENGTH
+from jobs.domain.policies import Ceilings
+from jobs.models import Job
+from jobs.selectors import ShownJob
+from scheduler_project.lib.fields import (
+    FlagField,
+    InstantField,
+    ItemsField,
+    MappingField,
+    NumberField,
+    OneOfField,
+    StrictSerializer,
+    TextField,
+    WholeNumberField,
+    format_instant,
+)
+
+NAME_LENGTH = 200
+DESCRIPTION_LENGTH = 4_000
+# `replace` is in the model for later; offered when runs know how to replace one another.
+OVERLAPS = [Job.Overlap.SKIP, Job.Overlap.QUEUE, Job.Overlap.ALLOW]
+
+
+def _any_name(name: str) -> None:
+    """Names are judged in jobs.domain.policies, which says what is wrong with each."""
+    return
+
+
+class ScheduleField(serializers.Field[Any, Any, Any, Any]):
+    """The `schedule` object as sent: the schedule engine is its only reader."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        return data
+
+    def to_representation(self, value: Any) -> Any:
+        return value
+
+
+class ResourcesInput(StrictSerializer):
+    """What a container may use; left out, the default or the tenant's ceiling if that is lower."""
+
+    cpu = NumberField(low=policies.LEAST_CPU, high=1_000, places=2, required=False)
+    memory_mb = WholeNumberField(low=policies.LEAST_MEMORY_MB, high=1_048_576, required=False)
+
+
+class TaskInput(StrictSerializer):
+    """What a run executes."""
+
+    image = TextField(min_length=1, max_length=REFERENCE_LENGTH)
+    args = ItemsField(
+        most=policies.MOST_ARGS,
+        child=TextField(max_length=policies.ARG_BYTES, max_bytes=policies.ARG_BYTES, raw=True),
+        required=False,
+    )
+    env = MappingField(
+        most=policies.MOST_VARIABLES,
+        check_name=_any_name,
+        child=TextField(
+            max_length=policies.VARIABLE_BYTES, max_bytes=policies.VARIABLE_BYTES, raw=True
+        ),
+        required=False,
+    )
+    timeout_s = WholeNumberField(low=policies.SHORTEST_TIMEOUT_S, high=2**31 - 1)
+    resources = ResourcesInput(required=False)
+
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        """The fields with the tenant's own bounds: a refusal names the range that counts."""
+        fields: dict[str, serializers.Field[Any, Any, Any, Any]] = super().get_fields()
+        ceilings: Ceilings | None = self.context.get("ceilings")
+        if ceilings is not None:
+            fields["timeout_s"].high = ceilings.timeout_s  # type: ignore[attr-defined]
+        return fields
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        """The members given, by the names of policies.Task."""
+        value = super().to_internal_value(data)
+        resources = value.pop("resources", {})
+        if "args" in value:
+            value["args"] = tuple(value["args"])
+        return {**value, **resources}
+
+
+class RetryInput(StrictSerializer):
+    """How often a run is tried, and how long it waits between tries (seconds)."""
+
+    max_attempts = WholeNumberField(low=1, high=policies.MOST_ATTEMPTS, required=False)
+    backoff = OneOfField(choices=["exponential", "fixed"], required=False)
+    base_s = NumberField(low=0, high=policies.LONGEST_BACKOFF_S, places=3, required=False)
+    max_s = NumberField(low=0, high=policies.LONGEST_BACKOFF_S, places=3, required=False)
+    jitter = OneOfField(choices=["full", "none"], required=False)
+
+
+class JobInput(StrictSerializer):
+    """A new job, or (with `partial=True`) a change of one."""
+
+    name = TextField(max_length=NAME_LENGTH, nfc=True, required=False)
+    description = TextField(max_length=DESCRIPTION_LENGTH, nfc=True, lines=True, required=False)
+    labels = MappingField(
+        most=policies.MOST_LABELS,
+        check_name=_any_name,
+        child=TextField(max_length=policies.LABEL_VALUE_LENGTH, nfc=True),
+        required=False,
+    )
+    schedule = ScheduleField()
+    task = TaskInput()
+    retry = RetryInput(required=False)
+    overlap = OneOfField(choices=OVERLAPS, required=False)
+    enabled = FlagField(required=False)
+
+
+class ResourcesOutput(serializers.Serializer[Any]):
+    cpu = serializers.FloatField()
+    memory_mb = serializers.IntegerField()
+
+
+class TaskOutput(serializers.Serializer[Any]):
+    image = serializers.CharField()
+    args = serializers.ListField(child=serializers.CharField())
+    env = serializers.DictField(child=serializers.CharField())
+    timeout_s = serializers.IntegerField()
+    resources = ResourcesOutput()
+
+
+class RetryOutput(serializers.Serializer[Any]):
+    max_attempts = serializers.IntegerField()
+    backoff = serializers.CharField()
+    base_s = serializers.FloatField()
+    max_s = serializers.FloatField()
+    jitter = serializers.CharField()
+
+
+class JobOutput(serializers.Serializer[Any]):
+    """A job as the API shows it, made from a selectors.ShownJob."""
+
+    job_id = serializers.UUIDField(source="job.job_id")
+    version = serializers.IntegerField(source="job.version")
+    name = serializers.CharField(source="job.name")
+    description = serializers.CharField(source="job.description")
+    labels = serializers.DictField(source="job.labels", child=serializers.CharField())
+    schedule = ScheduleField()
+    task = TaskOutput(source="spec.task.to_json")
+    retry = RetryOutput(source="spec.retry.to_json")
+    overlap = serializers.CharField(source="job.overlap")
+    enabled = serializers.BooleanField(source="job.enabled")
+    next_run_at = InstantField(allow_null=True)
+    created_at = InstantField(source="job.created_at")
+    updated_at = InstantField(source="job.updated_at")
+
+
+class JobDetailOutput(JobOutput):
+    """A single job, with its next times."""
+
+    next_runs = serializers.SerializerMethodField()
+
+    def get_next_runs(self, shown: ShownJob) -> list[str]:
+        """The next times, `next_run_at` first."""
+        return [format_instant(instant) for instant in shown.next_runs(self.context["next_runs"])]

@@ -1,0 +1,167 @@
+"""The operations on jobs, a class each: read the request, call the service, show the job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+from rest_framework.response import Response
+
+from jobs.api.problems import job_refusals
+from jobs.api.serializers import JobDetailOutput, JobInput, JobOutput
+from jobs.domain.spec import JobChanges
+from jobs.models import Job
+from jobs.rows import ceilings_of
+from jobs.selectors import ShownJob, job_find, jobs_of, shown_jobs
+from jobs.services import job_create, job_delete, job_update
+from scheduler_project.lib.api_view import ApiView
+from scheduler_project.lib.etags import etag_of, expected_version, is_unmodified
+from scheduler_project.lib.pagination import CursorScope, keyset_page, limit_of
+from scheduler_project.lib.problems import Problem, invalid
+from tenants.api.authentication import ApiRequest
+from tenants.api.idempotency import idempotent
+
+# How many next times a job shows.
+NEXT_RUNS = 5
+
+
+class JobCreate(ApiView):
+    """Create a job."""
+
+    @idempotent
+    def post(self, request: ApiRequest) -> Response:
+        said = _said(request)
+        with job_refusals():
+            job = job_create(request.tenant, said, changed_by=_author(request))
+        response = _show(job, status=201)
+        response["Location"] = f"/v1/jobs/{job.job_id}"
+        return response
+
+
+class JobList(ApiView):
+    """List jobs, newest first."""
+
+    query_names = {"GET": ("enabled", "name", "label", "cursor", "limit")}
+    repeatable = ("label",)
+
+    def get(self, request: ApiRequest) -> Response:
+        labels = self.query.getlist("label")
+        filters = {"label": "\n".join(sorted(labels))}
+        filters |= {name: self.query.get(name) or "" for name in ("enabled", "name")}
+        page = keyset_page(
+            jobs_of(
+                request.tenant,
+                enabled=_flag("enabled", self.query.get("enabled")),
+                name=self.query.get("name"),
+                labels=_labels(labels),
+            ),
+            {"created_at": datetime, "job_id": UUID},
+            CursorScope("jobs", request.tenant.pk, filters),
+            self.query.get("cursor"),
+            limit_of(self.query.get("limit")),
+        )
+        jobs = JobOutput(shown_jobs(page.rows), many=True).data
+        return Response({"jobs": jobs, "next_cursor": page.next_cursor})
+
+
+class JobGet(ApiView):
+    """Read a job with its next times."""
+
+    def get(self, request: ApiRequest, job_id: UUID) -> Response:
+        job = job_find(request.tenant, job_id)
+        if job is None:
+            raise Problem("not_found")
+        response = _show(job)
+        if is_unmodified(request, response["ETag"]):
+            return Response(status=304, headers={"ETag": response["ETag"]})
+        return response
+
+
+class JobUpdate(ApiView):
+    """Change a job."""
+
+    def patch(self, request: ApiRequest, job_id: UUID) -> Response:
+        _require_job(request, job_id)
+        version = expected_version(request, is_required=True)
+        said = _said(request, partial=True)
+        with job_refusals():
+            job = job_update(
+                request.tenant,
+                job_id,
+                said,
+                expected_version=version,
+                changed_by=_author(request),
+            )
+        return _show(job)
+
+
+class JobDelete(ApiView):
+    """Delete a job."""
+
+    query_names = {"DELETE": ("cancel_running",)}
+
+    def delete(self, request: ApiRequest, job_id: UUID) -> Response:
+        _require_job(request, job_id)
+        with job_refusals():
+            job_delete(
+                request.tenant,
+                job_id,
+                expected_version=expected_version(request, is_required=False),
+                cancel_running=_flag("cancel_running", self.query.get("cancel_running")) or False,
+                changed_by=_author(request),
+            )
+        return Response(status=204)
+
+
+def _require_job(request: ApiRequest, job_id: UUID) -> None:
+    """Raise not_found for a job that isn't the tenant's, before anything else is said about it.
+
+    A malformed header or body must not tell a stranger's job from one that doesn't exist.
+    """
+    if job_find(request.tenant, job_id) is None:
+        raise Problem("not_found")
+
+
+def _said(request: ApiRequest, *, partial: bool = False) -> JobChanges:
+    read = JobInput(
+        data=request.data, partial=partial, context={"ceilings": ceilings_of(request.tenant)}
+    )
+    read.is_valid(raise_exception=True)
+    return JobChanges(**read.validated_data)
+
+
+def _show(job: Job, *, status: int = 200) -> Response:
+    (shown,) = shown_jobs([job])
+    body = JobDetailOutput(shown, context={"next_runs": NEXT_RUNS}).data
+    return Response(body, status=status, headers={"ETag": _etag(shown)})
+
+
+def _etag(shown: ShownJob) -> str:
+    """The version; and the next time too, once that is another than when the version was made."""
+    if shown.next_run_at == shown.first_run_at():
+        return etag_of(shown.job.version)
+    return etag_of(shown.job.version, shown.next_run_at)
+
+
+def _author(request: ApiRequest) -> str:
+    """Who changed a job, as its versions record it."""
+    return f"key {request.auth.prefix}"
+
+
+def _flag(name: str, text: str | None) -> bool | None:
+    if text not in (None, "true", "false"):
+        raise invalid(name, "invalid_choice", "This must be true or false.")
+    return None if text is None else text == "true"
+
+
+def _labels(texts: Sequence[str]) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for text in texts:
+        name, colon, value = text.partition(":")
+        if not colon or not name:
+            raise invalid("label", "invalid", "This must be name:value.")
+        if labels.setdefault(name, value) != value:
+            # No job has two values of one label: an empty list would hide the mistake.
+            raise invalid("label", "repeated", f"{name} is asked to have two values.")
+    return labels

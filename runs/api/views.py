@@ -1,0 +1,124 @@
+"""The operations on runs, a class each: read the request, call the service, show the run."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+from rest_framework.response import Response
+
+from jobs.api.problems import job_refusals
+from jobs.selectors import job_existed, job_find
+from runs.api.serializers import RunOutput, shown_detail, shown_run
+from runs.domain.state import RunStatus, Trigger
+from runs.errors import RunIsFinalError, RunNotFoundError
+from runs.selectors import RunFilter, run_detail, runs_of
+from runs.services import run_cancel, run_now
+from scheduler_project.lib.api_view import ApiView
+from scheduler_project.lib.fields import StrictSerializer, parse_instant
+from scheduler_project.lib.pagination import CursorScope, keyset_page, limit_of
+from scheduler_project.lib.problems import Problem, invalid
+from tenants.api.authentication import ApiRequest
+from tenants.api.idempotency import idempotent
+
+_FILTERS = ("status", "trigger", "from", "to")
+
+
+class RunList(ApiView):
+    """List the tenant's runs, newest first."""
+
+    query_names = {"GET": (*_FILTERS, "cursor", "limit")}
+
+    def get(self, request: ApiRequest) -> Response:
+        return _page(self, request, None)
+
+
+class JobRunList(ApiView):
+    """List the runs of a job, newest first; of a deleted one, too."""
+
+    query_names = {"GET": (*_FILTERS, "cursor", "limit")}
+
+    def get(self, request: ApiRequest, job_id: UUID) -> Response:
+        if not job_existed(request.tenant, job_id):
+            raise Problem("not_found")
+        return _page(self, request, job_id)
+
+
+class RunNow(ApiView):
+    """Run a job now."""
+
+    @idempotent
+    def post(self, request: ApiRequest, job_id: UUID) -> Response:
+        if job_find(request.tenant, job_id) is None:
+            raise Problem("not_found")
+        if request.META.get("CONTENT_LENGTH") not in (None, "", "0"):
+            # An empty object: a run-now has no options, and unknown ones are refused by name.
+            StrictSerializer(data=request.data).is_valid(raise_exception=True)
+        with job_refusals():
+            run = run_now(request.tenant, job_id)
+        return Response(shown_run(run), status=201, headers={"Location": f"/v1/runs/{run.run_id}"})
+
+
+class RunGet(ApiView):
+    """Read a run with its attempts, its lag, and what it waits for."""
+
+    def get(self, request: ApiRequest, run_id: UUID) -> Response:
+        detail = run_detail(request.tenant, run_id)
+        if detail is None:
+            raise Problem("not_found")
+        return Response(shown_detail(detail))
+
+
+class RunCancel(ApiView):
+    """Cancel a run."""
+
+    def post(self, request: ApiRequest, run_id: UUID) -> Response:
+        try:
+            run = run_cancel(request.tenant, run_id)
+        except RunNotFoundError:
+            raise Problem("not_found") from None
+        except RunIsFinalError as error:
+            raise Problem("run_is_final", f"The run is {error.status}.") from None
+        return Response(shown_run(run), status=202)
+
+
+def _page(view: ApiView, request: ApiRequest, job_id: UUID | None) -> Response:
+    filters = {name: view.query.get(name) or "" for name in _FILTERS}
+    page = keyset_page(
+        runs_of(request.tenant, _narrowed(view, job_id)),
+        {"scheduled_for": datetime, "run_id": UUID},
+        CursorScope("runs", request.tenant.pk, {**filters, "job": str(job_id or "")}),
+        view.query.get("cursor"),
+        limit_of(view.query.get("limit")),
+    )
+    runs = RunOutput(page.rows, many=True).data
+    return Response({"runs": runs, "next_cursor": page.next_cursor})
+
+
+def _narrowed(view: ApiView, job_id: UUID | None) -> RunFilter:
+    return RunFilter(
+        job_id=job_id,
+        status=_one_of(view, "status", [str(status) for status in RunStatus]),
+        trigger=_one_of(view, "trigger", [str(trigger) for trigger in Trigger]),
+        since=_instant(view, "from"),
+        until=_instant(view, "to"),
+    )
+
+
+def _one_of(view: ApiView, name: str, known: list[str]) -> str | None:
+    text = view.query.get(name)
+    if text is not None and text not in known:
+        raise invalid(name, "invalid_choice", f"This must be one of {', '.join(known)}.")
+    return text
+
+
+def _instant(view: ApiView, name: str) -> datetime | None:
+    text = view.query.get(name)
+    if text is None:
+        return None
+    try:
+        return parse_instant(text)
+    except ValueError as error:
+        raise invalid(
+            name, "invalid_instant", str(error), "2027-03-01T15:00:00Z; a + in a query is %2B"
+        ) from None
