@@ -38,6 +38,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "rest_framework",
     "drf_spectacular",
+    "drf_spectacular_sidecar",
     "django_celery_results",
     "scheduler_project",
     "tenants",
@@ -197,7 +198,17 @@ SPECTACULAR_SETTINGS = {
     "TITLE": "Scheduler API",
     "DESCRIPTION": "Schedule container jobs: once, or on a cron schedule in a time zone.",
     "VERSION": "1",
+    "OAS_VERSION": "3.1.0",
     "SERVE_INCLUDE_SCHEMA": False,
+    "SERVE_AUTHENTICATION": [],
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "SWAGGER_UI_SETTINGS": {"deepLinking": True, "persistAuthorization": False},
+    "COMPONENT_SPLIT_REQUEST": True,
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "scheduler_project.lib.openapi.add_what_all_share",
+    ],
 }
 
 # --- broker -----------------------------------------------------------------------------------

@@ -12,11 +12,13 @@ from typing import Final
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 
+from scheduler_project.lib.health import healthz, readyz
 from scheduler_project.lib.problems import CONTENT_TYPE, Problem, problem_response
 from scheduler_project.lib.request_id import HEADER, current_request_id, request_id_from
 
 # Pages for people keep their own error pages; all else is the API.
 _PAGES: Final = ("/admin/", "/docs", "/static/")
+_PROBES: Final = {"/healthz": healthz, "/readyz": readyz}
 _CODE_OF_STATUS: Final = {
     400: "bad_request",
     403: "insufficient_scope",
@@ -46,6 +48,9 @@ class ApiMiddleware:
     def _answer(self, request: HttpRequest) -> HttpResponse:
         if request.path.startswith(_PAGES):
             return self.get_response(request)
+        # Probes come by address, with a Host that is in no list: answered before it is judged.
+        if request.path in _PROBES:
+            return as_problem(_PROBES[request.path](request))
         try:
             read_chunked_body(request)
         except Problem as problem:
