@@ -71,7 +71,7 @@ PROGRAMS = (
 )
 
 
-def container_spec(args: tuple[str, ...] = SILENT.args, **changes: object) -> ContainerSpec:
+def container_spec(args: tuple[str, ...] | None = SILENT.args, **changes: object) -> ContainerSpec:
     """A small container for one attempt of a new run; each call has a later fence."""
     spec = ContainerSpec(
         run_id=uuid4(),

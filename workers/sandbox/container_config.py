@@ -69,9 +69,9 @@ def checked_instance(instance: str) -> str:
     return instance
 
 
-def container_name(spec: ContainerSpec, instance: str) -> str:
+def container_name(run_id: UUID, attempt: int, instance: str) -> str:
     """One name per attempt, so that creating it twice is noticed by the engine."""
-    return f"run-{spec.run_id}-{spec.attempt}-{instance}"
+    return f"run-{run_id}-{attempt}-{instance}"
 
 
 def container_labels(spec: ContainerSpec, instance: str, node: str) -> dict[str, str]:
@@ -91,9 +91,13 @@ def container_labels(spec: ContainerSpec, instance: str, node: str) -> dict[str,
 def handle_from_labels(
     container_id: str, name: str, labels: Mapping[str, str]
 ) -> ContainerHandle | None:
-    """The handle of a container of ours, or None for one whose labels do not say whose it is."""
+    """The handle of a container of ours, or None for one that is not.
+
+    Name and labels must agree: a container inherits its image's labels, so an image committed
+    from a container of ours makes strangers that carry them.
+    """
     try:
-        return ContainerHandle(
+        handle = ContainerHandle(
             container_id=container_id,
             name=name,
             run_id=UUID(labels[LABEL_RUN]),
@@ -101,8 +105,10 @@ def handle_from_labels(
             fence=int(labels[LABEL_FENCE]),
             session_id=UUID(labels[LABEL_SESSION]),
         )
+        expected = container_name(handle.run_id, handle.attempt, labels[LABEL_INSTANCE])
     except (KeyError, ValueError):
         return None
+    return handle if name == expected else None
 
 
 def container_config(

@@ -7,6 +7,7 @@ caller ever sees an HTTP status, a requests exception or a time-out of the clien
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,7 @@ import docker
 import docker.errors
 import requests.exceptions
 import urllib3.exceptions
+from docker.transport import unixconn
 from docker.utils import kwargs_from_env
 
 from workers.sandbox.base import ContainerGone, EngineUnreachable, ImageNotFound, SandboxError
@@ -31,6 +33,27 @@ PULL_SILENCE_S = 60.0
 PULL_TIMEOUT_S = 300.0
 
 _CONFLICT = 409
+
+
+class _ClosingUnixConnection(unixconn.UnixHTTPConnection):
+    """The library's connection, which forgets to close its socket when nobody listens there.
+
+    A worker asks an absent engine each second: each time a descriptor stayed open until the
+    garbage collector came by.
+    """
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self.sock.settimeout(self.timeout)
+            self.sock.connect(self.unix_socket)
+        except OSError:
+            self.sock.close()
+            raise
+
+
+# The pool looks its connection class up in the module.
+unixconn.UnixHTTPConnection = _ClosingUnixConnection
 
 
 class DockerSandbox(EngineSandbox):

@@ -107,7 +107,7 @@ class EngineSandbox:
             node_cpus=self._engine.cpus(),
             image=self._image(spec.image),
         )
-        name = container_name(spec, self._instance)
+        name = container_name(spec.run_id, spec.attempt, self._instance)
         try:
             container_id = self._engine.create(config, name)
         except Conflict:

@@ -11,9 +11,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from workers.sandbox.base import EngineUnreachable, SandboxError
-
-log = logging.getLogger(__name__)
+from scheduler_project.lib.events import emit
+from workers.sandbox.base import SandboxError
 
 # One call for all containers of the process, about 5 ms with 16 of them.
 POLL_S = 1.0
@@ -93,11 +92,15 @@ class ExitWatcher:
 
     def _follow(self) -> None:
         while not self._closed.is_set():
+            reason = "the stream ended"
             try:
                 for container_id in self._ended_ids():
                     self._mark(container_id)
-            except EngineUnreachable as error:
-                log.warning("engine events lost: %s", error, extra={"action": "engine_lost"})
+            except SandboxError as error:
+                reason = str(error)
+            if not self._closed.is_set():
+                emit("engine.events_lost", "The container engine's events broke off.",
+                     level=logging.WARNING, reason=reason)  # fmt: skip
             with self._lock:
                 self._engine_losses += 1
             self._closed.wait(self._poll_s)

@@ -124,7 +124,7 @@ class FakeSandbox:
         self._end(self._find(handle), exit_code)
 
     def prepare(self, spec: ContainerSpec) -> ContainerHandle:
-        name = container_name(spec, self._instance)
+        name = container_name(spec.run_id, spec.attempt, self._instance)
         self._called("prepare", name)
         if spec.image not in self.engine.images:
             raise ImageNotFound(f"no such image: {spec.image}")
