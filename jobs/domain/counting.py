@@ -7,14 +7,14 @@ Between two shifts of the zone wall time and UTC run in parallel, so the occurre
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
+from jobs.domain.calendar_days import count_walls, fewest_days_apart, minutes_of_day
 from jobs.domain.cron import CronFields, parse_cron
 from jobs.domain.schedule import next_occurrence, occurrences
 from jobs.domain.schedule_kinds import (
@@ -35,8 +35,6 @@ _RESOLUTION: Final = timedelta(microseconds=1)
 _REACH: Final = timedelta(days=2)
 # How far ahead the zone's rules are looked at for the closest two occurrences.
 _INTERVAL_HORIZON: Final = timedelta(days=3 * 366)
-# Dates and weekdays of the Gregorian calendar repeat after 28 years (until 2100).
-_CALENDAR_CYCLE: Final = (date(2001, 1, 1), date(2029, 1, 1))
 
 
 def count_occurrences(
@@ -211,71 +209,11 @@ def _made_up(fields: CronFields, dst: DstPolicy, opening: Shift | None) -> int:
     )
 
 
-def count_walls(fields: CronFields, low: datetime, high: datetime) -> int:
-    """How many matching wall minutes lie in [low, high), both naive."""
-    if high <= low:
-        return 0
-    minutes = minutes_of_day(fields)
-    first_day, last_day = low.date(), high.date()
-    count = len(minutes) * _count_days(fields, first_day, last_day)
-    if matches_day(fields, first_day):
-        count -= bisect_left(minutes, _minute_at_or_after(low))
-    if matches_day(fields, last_day):
-        count += bisect_left(minutes, _minute_at_or_after(high))
-    return count
-
-
-def matches_day(fields: CronFields, day: date) -> bool:
-    """True when the schedule has occurrences on the date `day`."""
-    if day.month not in fields.months:
-        return False
-    in_days, in_weekdays = day.day in fields.days, day.isoweekday() % 7 in fields.weekdays
-    return in_days or in_weekdays if fields.either_day else in_days and in_weekdays
-
-
-def matches_wall(fields: CronFields, wall: datetime) -> bool:
-    """True when the expression names the wall minute `wall`."""
-    return wall.minute in fields.minutes and wall.hour in fields.hours and matches_day(fields, wall)
-
-
-@lru_cache(maxsize=4096)
-def minutes_of_day(fields: CronFields) -> tuple[int, ...]:
-    """The matching times of a matching day, as sorted minutes since its midnight."""
-    return tuple(hour * 60 + minute for hour in fields.hours for minute in fields.minutes)
-
-
-def _minute_at_or_after(wall: datetime) -> int:
-    since_midnight = wall - datetime.combine(wall, time())
-    return -(-since_midnight // _MINUTE)
-
-
-@lru_cache(maxsize=4096)
-def _count_days(fields: CronFields, first: date, end: date) -> int:
-    """The matching dates in [first, end)."""
-    days = (end - first).days
-    return sum(matches_day(fields, first + offset * _DAY) for offset in range(days))
-
-
 @lru_cache(maxsize=4096)
 def _nominal_interval_s(fields: CronFields) -> int:
     minutes = minutes_of_day(fields)
     within = [later - earlier for earlier, later in pairwise(minutes)]
     if within and min(within) == 1:
         return 60
-    overnight = _fewest_days_apart(fields) * 24 * 60 + minutes[0] - minutes[-1]
+    overnight = fewest_days_apart(fields) * 24 * 60 + minutes[0] - minutes[-1]
     return 60 * min([overnight, *within])
-
-
-def _fewest_days_apart(fields: CronFields) -> int:
-    """The smallest distance of two matching dates, over all dates and weekdays there are."""
-    first, end = _CALENDAR_CYCLE
-    fewest, last = (end - first).days, None
-    for offset in range(fewest):
-        day = first + offset * _DAY
-        if matches_day(fields, day):
-            if last is not None and (day - last).days < fewest:
-                fewest = (day - last).days
-                if fewest == 1:
-                    break
-            last = day
-    return fewest

@@ -10,7 +10,7 @@ from typing import Final
 
 from cron_descriptor import Options, get_description
 
-from jobs.domain.counting import count_walls, matches_wall
+from jobs.domain.calendar_days import count_walls, matches_wall
 from jobs.domain.cron import DAY, MINUTE, CronFields, parse_cron
 from jobs.domain.instant import format_instant, format_interval
 from jobs.domain.schedule import next_occurrences
@@ -147,7 +147,7 @@ def _day_warnings(fields: CronFields) -> Iterator[ScheduleWarning]:
             f"{weekday_text}",
         )
     short = _day_that_is_lacking(fields)
-    if short is not None:
+    if short is not None and not day_text.startswith("*"):
         yield ScheduleWarning(
             "short_months", f"not every month has a day {short}: in a shorter one it does not fire"
         )

@@ -1,22 +1,25 @@
 """When next? Its rule: each occurrence is later than the last as an instant and on the wall clock.
 
-Cron expressions are read by our own parser; the library walks *naive* wall time only, and this
-module maps what it finds to UTC. (Given zones, the library fires a repeated hour twice and misses
-half-hour gaps.) A *fixed-time* expression follows the job's DstPolicy; one whose minute or hour
-begins with `*` keeps its real cadence: every wall time shown is an occurrence, each time it is
-shown, and nothing is made up for times left out. docs/time-zones.md shows each edge.
+Cron expressions are read by our own parser. Wall time is walked *naively*, the library finding
+far dates, and what is found is mapped to UTC here. (Given zones, the library fires a repeated
+hour twice and misses half-hour gaps.) A *fixed-time* expression follows the job's DstPolicy; one
+whose minute or hour begins with `*` keeps its real cadence: every wall time shown is an
+occurrence, each time it is shown, and nothing is made up for times left out. docs/time-zones.md
+shows each edge.
 """
 
 from __future__ import annotations
 
 import copy
-from datetime import UTC, datetime, timedelta
+from bisect import bisect_right
+from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo
 
 from croniter import CroniterBadDateError, croniter
 
+from jobs.domain.calendar_days import matches_day, minute_of_day, minutes_of_day
 from jobs.domain.cron import CronFields, parse_cron, possible_days
 from jobs.domain.instant import EARLIEST, LATEST
 from jobs.domain.schedule_error import ScheduleError
@@ -71,6 +74,10 @@ __all__ = [
 ]
 
 _JUST_BEFORE: Final = timedelta(seconds=1)  # a wall minute is searched from just before it
+_ONE_DAY: Final = timedelta(days=1)
+# Weekday schedules come within a week; looking at a date costs less than a hundredth of a search.
+_NEAR_DAYS: Final = 7
+_ANY_DAY: Final = date(2000, 1, 1)  # the library wants a start when it reads an expression
 _RESOLUTION: Final = timedelta(microseconds=1)  # the database's: makes "strictly after" inclusive
 _WHOLE_MINUTE_OFFSETS_SINCE: Final = datetime(1973, 1, 1, tzinfo=UTC)  # Liberia was the last
 
@@ -251,23 +258,40 @@ def _next_wall(fields: CronFields, position: datetime) -> datetime | None:
     """The first matching wall minute strictly later than `position`; None past the last year."""
     if position.year >= LATEST.year:
         return None
+    minutes, day = minutes_of_day(fields), position.date()
+    if matches_day(fields, day):
+        index = bisect_right(minutes, minute_of_day(position))
+        if index < len(minutes):
+            return _on(day, minutes[index])
+    following = _next_date(fields, day)
+    return None if following is None else _on(following, minutes[0])
+
+
+def _on(day: date, minute: int) -> datetime:
+    return datetime.combine(day, time(minute // 60, minute % 60))
+
+
+def _next_date(fields: CronFields, day: date) -> date | None:
+    """The first matching date after `day`: near ones by looking, far ones by the library."""
+    for _ in range(_NEAR_DAYS):
+        day += _ONE_DAY
+        if matches_day(fields, day):
+            return day
     # A copy for each search: the library keeps its position in the object, and threads share it.
-    walk = copy.copy(_walker(fields))
+    walk = copy.copy(_date_walker(fields))
     try:
-        found: datetime = walk.get_next(datetime, start_time=position)
+        found: datetime = walk.get_next(datetime, start_time=_on(day, 0))
     except CroniterBadDateError:
         return None
-    return found
+    return found.date()
 
 
 @lru_cache(maxsize=4096)
-def _walker(fields: CronFields) -> croniter:
-    """The library's iterator over our values, spelled out so that it has nothing to interpret."""
+def _date_walker(fields: CronFields) -> croniter:
+    """The library's iterator over our dates, spelled out so that it has nothing to interpret."""
     days, weekdays = _day_lists(fields)
-    lists = (
-        _list(fields.minutes, 60), _list(fields.hours, 24), days, _list(fields.months, 12), weekdays
-    )  # fmt: skip
-    return croniter(" ".join(lists), datetime(2000, 1, 1), day_or=fields.either_day)  # noqa: DTZ001
+    text = f"0 0 {days} {_list(fields.months, 12)} {weekdays}"
+    return croniter(text, _on(_ANY_DAY, 0), day_or=fields.either_day)
 
 
 def _day_lists(fields: CronFields) -> tuple[str, str]:
