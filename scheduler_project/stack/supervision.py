@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
 from supervisor.xmlrpc import SupervisorTransport
 
 from scheduler_project.stack.errors import StackError
@@ -184,6 +185,8 @@ class Supervisor:
         names = [status.name for status in self.statuses()]
         self.stop([name for name in names if name not in servers])
         self.stop(servers)
+        daemon = self.pid()
         with self._rpc() as rpc:
             rpc.shutdown()
-        poll(lambda: self.pid() is None, 30)
+        if daemon is not None:
+            poll(lambda: not psutil.pid_exists(daemon), 30)

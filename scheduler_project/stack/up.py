@@ -9,6 +9,7 @@ import contextlib
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -111,18 +112,17 @@ def _start_application(stack: Stack, engine: Engine) -> None:
     flower_port = stack.state.ports["flower"]
     with step("API, schedulers, workers, warden, Flower") as details:
         stack.supervisor.start(names)
-        if not poll(lambda: _api_is_ready(stack), _START_TIMEOUT_S):
-            raise StackError(
-                f"The API is not ready within {_START_TIMEOUT_S} s.", "make logs NAME=api"
-            )
-        if not poll(lambda: listens(flower_port, stack.layout), _START_TIMEOUT_S):
-            raise StackError(
-                f"Flower does not listen within {_START_TIMEOUT_S} s.", "make logs NAME=flower"
-            )
-        if not poll(lambda: not _not_running(stack, names), _START_TIMEOUT_S):
-            bad = _not_running(stack, names)
-            raise StackError(f"{', '.join(bad)} will not stay up.", f"make logs NAME={bad[0]}")
+        _wait(stack, lambda: _api_is_ready(stack), "the API is ready", "api")
+        _wait(stack, lambda: listens(flower_port, stack.layout), "Flower listens", "flower")
+        _wait(stack, lambda: not _not_running(stack, names), "all programs run", "")
         details.append(f"{len(names)} programs run")
+
+
+def _wait(stack: Stack, check: Callable[[], bool], what: str, log: str) -> None:
+    if not poll(lambda: check() or _lost_a_port(stack), _START_TIMEOUT_S) or not check():
+        raise StackError(
+            f"Not within {_START_TIMEOUT_S} s: {what}.", f"make status, make logs NAME={log}"
+        )
 
 
 def _api_is_ready(stack: Stack) -> bool:
