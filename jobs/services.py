@@ -15,7 +15,13 @@ from django.conf import settings
 from django.db import connection, transaction
 
 from jobs.domain.counting import nominal_interval_s
-from jobs.domain.policies import FieldProblem, label_problems, retry_problems, task_problems
+from jobs.domain.policies import (
+    FieldProblem,
+    label_problems,
+    overlap_problems,
+    retry_problems,
+    task_problems,
+)
 from jobs.domain.schedule import (
     AtSchedule,
     Schedule,
@@ -212,6 +218,8 @@ def _checked(
         problems += task_problems(spec.task, ceilings_of(job.tenant))
     if before is None or spec.retry != before.retry:
         problems += retry_problems(spec.retry)
+    if before is None or spec.overlap != before.overlap:
+        problems += overlap_problems(spec.overlap)
     if before is None or spec.labels != before.labels:
         problems += label_problems(spec.labels)
     if schedule is not None and schedule != current:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from jobs.domain import policies
 from jobs.domain.image import REFERENCE_LENGTH
 from jobs.domain.policies import Ceilings
-from jobs.models import Job
 from jobs.selectors import ShownJob
 from scheduler_project.lib.fields import (
     FlagField,
@@ -26,8 +26,6 @@ from scheduler_project.lib.fields import (
 
 NAME_LENGTH = 200
 DESCRIPTION_LENGTH = 4_000
-# `replace` is in the model for later; offered when runs know how to replace one another.
-OVERLAPS = [Job.Overlap.SKIP, Job.Overlap.QUEUE, Job.Overlap.ALLOW]
 
 
 def _any_name(name: str) -> None:
@@ -35,6 +33,49 @@ def _any_name(name: str) -> None:
     return
 
 
+_SCHEDULE_SCHEMA = {
+    "oneOf": [
+        {
+            "type": "object",
+            "title": "Cron",
+            "properties": {
+                "cron": {"type": "string", "description": "Five fields, or a macro (@daily)."},
+                "time_zone": {"type": "string", "description": "Exact name of an IANA zone."},
+            },
+            "required": ["cron", "time_zone"],
+            "additionalProperties": False,
+        },
+        {
+            "type": "object",
+            "title": "Once",
+            "properties": {
+                "at": {
+                    "type": "string",
+                    "format": "date-time",
+                    "description": "RFC 3339 with its offset, to the millisecond, in the future.",
+                }
+            },
+            "required": ["at"],
+            "additionalProperties": False,
+        },
+        {
+            "type": "object",
+            "title": "Interval",
+            "properties": {
+                "every": {
+                    "type": "string",
+                    "pattern": r"^([0-9]+w)?([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?$",
+                    "description": "At least a minute, counted from the job's creation.",
+                }
+            },
+            "required": ["every"],
+            "additionalProperties": False,
+        },
+    ]
+}
+
+
+@extend_schema_field(_SCHEDULE_SCHEMA)
 class ScheduleField(serializers.Field[Any, Any, Any, Any]):
     """The `schedule` object as sent: the schedule engine is its only reader."""
 
@@ -113,7 +154,7 @@ class JobInput(StrictSerializer):
     schedule = ScheduleField()
     task = TaskInput()
     retry = RetryInput(required=False)
-    overlap = OneOfField(choices=OVERLAPS, required=False)
+    overlap = OneOfField(choices=list(policies.OVERLAPS), required=False)
     enabled = FlagField(required=False)
 
 
@@ -151,6 +192,7 @@ class JobOutput(serializers.Serializer[Any]):
     retry = RetryOutput(source="spec.retry.to_json")
     overlap = serializers.CharField(source="job.overlap")
     enabled = serializers.BooleanField(source="job.enabled")
+    pause = serializers.JSONField(source="job.pause", allow_null=True)
     next_run_at = InstantField(allow_null=True)
     created_at = InstantField(source="job.created_at")
     updated_at = InstantField(source="job.updated_at")
@@ -161,6 +203,14 @@ class JobDetailOutput(JobOutput):
 
     next_runs = serializers.SerializerMethodField()
 
+    @extend_schema_field({"type": "array", "items": {"type": "string", "format": "date-time"}})
     def get_next_runs(self, shown: ShownJob) -> list[str]:
         """The next times, `next_run_at` first."""
         return [format_instant(instant) for instant in shown.next_runs(self.context["next_runs"])]
+
+
+class JobPageOutput(serializers.Serializer[Any]):
+    """A page of jobs; `next_cursor` is null on the last."""
+
+    jobs = JobOutput(many=True)
+    next_cursor = serializers.CharField(allow_null=True)

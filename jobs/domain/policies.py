@@ -13,6 +13,9 @@ from typing import Final, Literal
 
 from jobs.domain.image import ImageError, is_allowed
 
+# `replace` has its place in the tables; offered when runs know how to replace one another.
+OVERLAPS: Final = ("skip", "queue", "allow")
+
 Backoff = Literal["exponential", "fixed"]
 Jitter = Literal["full", "none"]
 
@@ -131,6 +134,12 @@ def retry_problems(retry: Retry) -> Iterator[FieldProblem]:
     yield from _range(("retry", "max_s"), retry.max_s, 0, LONGEST_BACKOFF_S)
     if retry.base_s > retry.max_s:
         yield FieldProblem(("retry", "base_s"), "too_large", "base_s is larger than max_s")
+
+
+def overlap_problems(overlap: str) -> Iterator[FieldProblem]:
+    """A problem unless `overlap` is one of those offered."""
+    if overlap not in OVERLAPS:
+        yield FieldProblem(("overlap",), "invalid_choice", f"must be one of {', '.join(OVERLAPS)}")
 
 
 def label_problems(labels: Mapping[str, str]) -> Iterator[FieldProblem]:

@@ -87,7 +87,8 @@ def _merged_schedule(before: object, change: object | None) -> object:
     """A schedule is replaced as a whole, save that a cron job may change only text or zone."""
     if change is None:
         return before
-    both_cron = isinstance(before, Mapping) and isinstance(change, Mapping) and "cron" in before
-    if both_cron and change and set(change) < _CRON_MEMBERS:
-        return {**before, **change}
+    if isinstance(before, Mapping) and isinstance(change, Mapping) and "cron" in before:
+        members = set(change)
+        if members and members < _CRON_MEMBERS:
+            return {**before, **change}
     return change

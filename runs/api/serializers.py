@@ -10,7 +10,7 @@ from rest_framework import serializers
 
 from runs.models import Run, RunAttempt
 from runs.selectors import Output, RunDetail
-from scheduler_project.lib.fields import InstantField
+from scheduler_project.lib.fields import InstantField, StrictSerializer
 
 
 class RunOutput(serializers.Serializer[Any]):
@@ -46,6 +46,17 @@ class RunOutput(serializers.Serializer[Any]):
         for name in ("skip_reason", "outcome"):
             shown[name] = shown[name] or None
         return shown
+
+
+class RunPageOutput(serializers.Serializer[Any]):
+    """A page of runs; `next_cursor` is null on the last."""
+
+    runs = RunOutput(many=True)
+    next_cursor = serializers.CharField(allow_null=True)
+
+
+class RunNowInput(StrictSerializer):
+    """An empty object: running now has no options, and unknown ones are refused by name."""
 
 
 class AttemptOutput(serializers.Serializer[Any]):

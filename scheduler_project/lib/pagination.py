@@ -112,7 +112,9 @@ def keyset_page(
     names = list(columns)
     if cursor is not None:
         values = decode_cursor(cursor, scope, list(columns.values()))
-        rows = rows.filter(RowBefore(names, values))
+        # The plain bound follows from the row's, but only by it are partitions pruned and an
+        # index entered that holds just the first column.
+        rows = rows.filter(RowBefore(names, values), **{f"{names[0]}__lte": values[0]})
     found = list(rows.order_by(*(f"-{name}" for name in names))[: limit + 1])
     page = found[:limit]
     if len(found) <= limit:

@@ -279,4 +279,10 @@ FIELD_CODES: Final[dict[str, str]] = {
     "invalid_at": "The instant of a one-off is malformed or can't be used.",
     "invalid_every": "The interval is malformed or out of bounds.",
     "never_fires": "The schedule has no occurrence at all.",
+    "too_frequent": "The occurrences are closer together than the tenant's `min_interval_s`.",
+    "invalid_image": "Not an image reference: registry/path:tag or registry/path@digest.",
+    "image_not_allowed": "The tenant's image allow list has no prefix of this image.",
+    "invalid_env_name": "Not a name that an environment variable can have.",
+    "reserved_env_name": "The scheduler sets this variable itself in every container.",
+    "invalid_label_name": "Not a name that a label can have.",
 }

@@ -1,0 +1,75 @@
+"""Examples of jobs for the OpenAPI document; a test sends and compares them."""
+
+NEW_JOB = {
+    "name": "Daily report",
+    "labels": {"team": "billing"},
+    "schedule": {"cron": "0 9 * * MON-FRI", "time_zone": "Asia/Kolkata"},
+    "task": {
+        "image": "registry.example/acme/report:3",
+        "args": ["--daily"],
+        "env": {"REGION": "in"},
+        "timeout_s": 900,
+    },
+    "retry": {"max_attempts": 3, "backoff": "exponential"},
+    "overlap": "skip",
+}
+
+JOB_IN_LIST = {
+    "job_id": "7d0c6a52-6f6e-4c8c-9a5e-0f3a1f3d3c11",
+    "version": 1,
+    "name": "Daily report",
+    "description": "",
+    "labels": {"team": "billing"},
+    "schedule": {"cron": "0 9 * * MON-FRI", "time_zone": "Asia/Kolkata"},
+    "task": {
+        "image": "registry.example/acme/report:3",
+        "args": ["--daily"],
+        "env": {"REGION": "in"},
+        "timeout_s": 900,
+        "resources": {"cpu": 1.0, "memory_mb": 512},
+    },
+    "retry": {
+        "max_attempts": 3,
+        "backoff": "exponential",
+        "base_s": 5.0,
+        "max_s": 3600.0,
+        "jitter": "full",
+    },
+    "overlap": "skip",
+    "enabled": True,
+    "pause": None,
+    "next_run_at": "2026-12-01T03:30:00Z",
+    "created_at": "2026-11-30T12:00:00.123456Z",
+    "updated_at": "2026-11-30T12:00:00.123456Z",
+}
+
+JOB = {
+    **JOB_IN_LIST,
+    "next_runs": [
+        "2026-12-01T03:30:00Z",
+        "2026-12-02T03:30:00Z",
+        "2026-12-03T03:30:00Z",
+        "2026-12-04T03:30:00Z",
+        "2026-12-07T03:30:00Z",
+    ],
+}
+
+JOB_PAGE = {"jobs": [JOB_IN_LIST], "next_cursor": None}
+
+CHANGE = {"schedule": {"cron": "30 9 * * MON-FRI"}, "task": {"timeout_s": 1200}}
+
+CHANGED_JOB = {
+    **JOB,
+    "version": 2,
+    "schedule": {"cron": "30 9 * * MON-FRI", "time_zone": "Asia/Kolkata"},
+    "task": {**JOB["task"], "timeout_s": 1200},  # type: ignore[dict-item]
+    "updated_at": "2026-11-30T12:05:00.654321Z",
+    "next_run_at": "2026-12-01T04:00:00Z",
+    "next_runs": [
+        "2026-12-01T04:00:00Z",
+        "2026-12-02T04:00:00Z",
+        "2026-12-03T04:00:00Z",
+        "2026-12-04T04:00:00Z",
+        "2026-12-07T04:00:00Z",
+    ],
+}
