@@ -1,0 +1,208 @@
+"""Races between workers, and between a worker and the reaper: exactly one of them wins."""
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+from django.db import connection, transaction
+from pytest_django import Settings
+
+from runs import dispatcher, leases, store, transport
+from runs.domain.outcome import OutcomeCode, outcome
+from runs.leases import CompleteAnswer, Completion, GoAnswer, Leased, RunRef
+from runs.models import JobGuard, Run, RunAttempt
+from runs.reaper import reap_dead_sessions
+from tests.support.factories import (
+    database_now,
+    end_lease_of,
+    go_request,
+    lease,
+    make_job,
+    make_run,
+    make_session,
+    place,
+    reread,
+    start,
+)
+from tests.support.racing import race
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def _database_is_up_for_long(settings: Settings) -> None:
+    settings.LEASE_S = 0.5
+
+
+def success(leased: Leased) -> Completion:
+    return Completion(
+        run_id=leased.run_id,
+        scheduled_for=leased.scheduled_for,
+        job_id=leased.job_id,
+        fence=leased.fence,
+        outcome=outcome(OutcomeCode.SUCCEEDED, "exit code 0"),
+        exit_code=0,
+    )
+
+
+def completer(session: UUID, leased: Leased) -> Callable[[], CompleteAnswer]:
+    return lambda: leases.complete(session, "node", [success(leased)])[leased.run_id]
+
+
+def goer(session: UUID, leased: Leased) -> Callable[[], GoAnswer]:
+    return lambda: leases.go(session, "node", [go_request(leased)])[leased.run_id].answer
+
+
+def test_twenty_deliveries_of_one_run_get_one_lease() -> None:
+    session = make_session(slots=50)
+    run = place(make_run(), session)
+    ref = RunRef(run.run_id, run.scheduled_for)
+
+    answers = race([lambda: leases.lease(session, [ref])[run.run_id]] * 20)
+
+    assert sum(isinstance(answer, Leased) for answer in answers) == 1
+
+
+def test_two_runs_of_a_job_that_must_not_overlap_never_both_go() -> None:
+    for _ in range(10):
+        job = make_job(overlap="skip")
+        one, two = make_session(), make_session()
+        first = lease(make_run(job, due_in_s=-60), one)
+        second = lease(make_run(job, due_in_s=-30), two)
+
+        answers = race([goer(one, first), goer(two, second)])
+
+        assert sorted(answers) == ["go", "skip"]
+        assert Run.objects.filter(job=job, status="running").count() == 1
+
+
+def test_a_completion_that_crosses_a_block_never_strands_the_blocked_run() -> None:
+    """No lost wake-up: whichever comes first, the second run goes or is passed the guard."""
+    for _ in range(20):
+        job = make_job(overlap="queue")
+        session = make_session()
+        first = start(make_run(job, due_in_s=-60), session)
+        second = make_run(job, due_in_s=-30)
+        waiting = lease(second, session)
+
+        _, answer = race([completer(session, first), goer(session, waiting)])
+
+        stored = reread(second)
+        if answer == GoAnswer.BLOCK:
+            assert stored.status == "queued", "blocked and passed the guard"
+        else:
+            assert (answer, stored.status) == (GoAnswer.GO, "running")
+        assert JobGuard.objects.get(job_id=job.job_id).holder_run_id == second.run_id
+
+
+def test_a_completion_and_the_reaper_in_the_same_moment_one_wins() -> None:
+    outcomes = set()
+    for _ in range(15):
+        session = make_session()
+        run = make_run()
+        leased = start(run, session)
+        end_lease_of(session)
+
+        answer, (reaped, _) = race([completer(session, leased), reap_dead_sessions])
+
+        stored = reread(run)
+        outcomes.add(stored.status)
+        if answer is CompleteAnswer.OK:
+            assert (stored.status, stored.lease_losses, reaped) == ("succeeded", 0, 0)
+        else:
+            assert (stored.status, stored.lease_losses, reaped) == ("queued", 1, 1)
+        assert RunAttempt.objects.filter(run_id=run.run_id).count() == 1
+    assert outcomes <= {"succeeded", "queued"}
+
+
+def test_three_reapers_reap_a_run_once() -> None:
+    session = make_session()
+    run = make_run()
+    start(run, session)
+    end_lease_of(session)
+
+    reaped = race([reap_dead_sessions] * 3)
+
+    assert sum(runs for runs, _ in reaped) == 1
+    assert reread(run).lease_losses == 1
+
+
+def test_two_dispatchers_place_a_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    messages: list[transport.Message] = []
+
+    def record(batch: list[transport.Message]) -> int:
+        messages.extend(batch)
+        return len(batch)
+
+    monkeypatch.setattr(transport, "send", record)
+    make_session(slots=100)
+    runs = [make_run(due_in_s=-n - 1) for n in range(20)]
+
+    race([dispatcher.dispatch_once] * 4)
+
+    assert sorted(m.run_id for m in messages) == sorted(run.run_id for run in runs)
+
+
+def test_a_dispatcher_does_not_wait_for_a_run_that_somebody_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transport, "send", len)
+    make_session()
+    held, free = make_run(due_in_s=-20), make_run(due_in_s=-10)
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT FROM runs WHERE run_id = %s FOR UPDATE", [held.run_id])
+        began = time.monotonic()
+        (counts,) = race([dispatcher.dispatch_once])
+        waited_s = time.monotonic() - began
+
+    assert counts["placed"] == 1
+    assert waited_s < 1.5
+    assert reread(free).lease_owner is not None
+    assert reread(held).lease_owner is None
+    assert dispatcher.dispatch_once()["placed"] == 1
+
+
+def test_a_frozen_workers_go_and_a_new_lease_elsewhere_one_container_only() -> None:
+    for _ in range(10):
+        frozen, other = make_session(), make_session()
+        run = make_run()
+        old = lease(run, frozen)
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "UPDATE worker_sessions SET last_seen_at = now() - interval '10 seconds'"
+                " WHERE session_id = %s",
+                [frozen],
+            )
+
+        def take_over(run: Run = run, other: UUID = other) -> str:
+            taken = store.fetch("requeue_unstarted", silent_s=5)
+            if not taken:
+                return "too late"
+            leased = lease(run, other)
+            return goer(other, leased)().value
+
+        late_go, takeover = race([goer(frozen, old), take_over])
+
+        assert {late_go.value, takeover} in ({"go", "too late"}, {"lease_lost", "go"})
+        assert reread(run).status == "running"
+        assert RunAttempt.objects.filter(run_id=run.run_id, go_at__isnull=False).count() == 1
+
+
+def test_a_cancel_and_a_completion_in_the_same_moment_end_in_one_final_state() -> None:
+    for _ in range(10):
+        session = make_session()
+        run = make_run()
+        leased = start(run, session)
+
+        def ask_to_cancel(run: Run = run) -> int:
+            return Run.objects.filter(run_id=run.run_id, status="running").update(
+                cancel_requested_at=database_now() - timedelta(0)
+            )
+
+        _, answer = race([ask_to_cancel, completer(session, leased)])
+
+        assert answer is CompleteAnswer.OK
+        assert reread(run).status == "succeeded"

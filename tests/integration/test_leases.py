@@ -1,0 +1,390 @@
+"""Lease, go, heartbeat, complete: who may write, and what zero rows mean."""
+
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+import pytest
+from django.db import connection
+
+from jobs.models import Job
+from runs import leases
+from runs.domain.outcome import OutcomeCode, outcome
+from runs.leases import CompleteAnswer, Completion, GoAnswer, Leased, Refused, RunRef
+from runs.models import JobGuard, Run, RunAttempt, RunEvent, RunOutput
+from tests.support.factories import (
+    database_now,
+    end_lease_of,
+    go_request,
+    lease,
+    make_job,
+    make_run,
+    make_session,
+    place,
+    reread,
+    start,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+def ended(
+    leased: Leased, code: OutcomeCode = OutcomeCode.SUCCEEDED, **fields: object
+) -> Completion:
+    now = database_now()
+    values = {"exit_code": 0 if code is OutcomeCode.SUCCEEDED else 1, "output": b"said\n"}
+    return Completion(
+        run_id=leased.run_id,
+        scheduled_for=leased.scheduled_for,
+        job_id=leased.job_id,
+        fence=leased.fence,
+        outcome=outcome(code, code.value),
+        started_at=now - timedelta(seconds=1),
+        finished_at=now,
+        **values | fields,  # type: ignore[arg-type]
+    )
+
+
+def complete(session: UUID, completion: Completion) -> CompleteAnswer:
+    return leases.complete(session, "node-1", [completion])[completion.run_id]
+
+
+def go(session: UUID, leased: Leased) -> GoAnswer:
+    return leases.go(session, "node-1", [go_request(leased)])[leased.run_id].answer
+
+
+class TestLease:
+    def test_each_lease_draws_a_higher_fence(self) -> None:
+        session = make_session()
+        run = make_run()
+        first = lease(run, session)
+        leases.hand_back(session, [first])
+
+        second = lease(run, session)
+
+        assert second.fence > first.fence > 0
+
+    def test_a_run_placed_on_another_session_is_refused(self) -> None:
+        run = place(make_run(), make_session())
+        other = make_session()
+
+        answer = leases.lease(other, [RunRef(run.run_id, run.scheduled_for)])[run.run_id]
+
+        assert answer == Refused(run.run_id, "queued")
+        assert reread(run).fence == 0
+
+    def test_a_message_delivered_twice_gets_one_lease(self) -> None:
+        session = make_session()
+        run = place(make_run(), session)
+        ref = RunRef(run.run_id, run.scheduled_for)
+
+        first = leases.lease(session, [ref])[run.run_id]
+        second = leases.lease(session, [ref])[run.run_id]
+
+        assert isinstance(first, Leased)
+        assert second == Refused(run.run_id, "leased")
+
+    def test_a_deleted_run_is_gone(self) -> None:
+        session = make_session()
+        run = place(make_run(), session)
+        ref = RunRef(run.run_id, run.scheduled_for)
+        Run.objects.filter(run_id=run.run_id).delete()
+
+        assert leases.lease(session, [ref])[run.run_id] == Refused(run.run_id, "gone")
+
+    @pytest.mark.parametrize("life", ["expired", "draining", "ended"])
+    def test_a_session_that_is_leaving_gets_no_lease(self, life: str) -> None:
+        session = make_session()
+        run = place(make_run(), session)
+        change = {
+            "expired": "lease_expires_at = now() - interval '1 second'",
+            "draining": "draining = true",
+            "ended": "ended_at = now()",
+        }[life]
+        with connection.cursor() as cursor:
+            cursor.execute(f"UPDATE worker_sessions SET {change} WHERE session_id = %s", [session])
+
+        answer = leases.lease(session, [RunRef(run.run_id, run.scheduled_for)])[run.run_id]
+
+        assert isinstance(answer, Refused)
+
+    def test_a_lease_carries_the_task_and_the_time_until_it_is_ready(self) -> None:
+        session = make_session()
+        run = make_run(due_in_s=10)
+
+        leased = lease(run, session)
+
+        assert leased.task["image"] == "scheduler-demo:latest"
+        assert 8 < leased.ready_in_s < 11
+        assert leased.attempt == 1
+
+
+class TestGo:
+    def test_a_go_writes_the_attempt_and_its_instants(self) -> None:
+        session = make_session()
+        run = make_run()
+
+        leased = start(run, session)
+
+        stored = reread(run)
+        attempt = RunAttempt.objects.get(run_id=run.run_id)
+        assert (stored.status, stored.fence) == ("running", leased.fence)
+        assert (attempt.attempt, attempt.fence, attempt.session_id) == (1, leased.fence, session)
+        assert stored.go_at is not None
+        assert stored.go_at >= stored.due_at
+        assert attempt.ended_at is None
+
+    def test_before_its_time_by_the_databases_clock_the_answer_is_not_yet(self) -> None:
+        session = make_session()
+        leased = lease(make_run(due_in_s=10), session)
+
+        reply = leases.go(session, "node-1", [go_request(leased)])[leased.run_id]
+
+        assert reply.answer is GoAnswer.NOT_YET
+        assert 8 < reply.wait_s < 11
+
+    def test_asked_again_after_a_lost_answer_it_is_the_same_go_and_the_same_attempt(self) -> None:
+        session = make_session()
+        leased = start(make_run(), session)
+
+        assert go(session, leased) is GoAnswer.GO
+        assert RunAttempt.objects.filter(run_id=leased.run_id).count() == 1
+
+    def test_an_expired_session_gets_no_go(self) -> None:
+        session = make_session()
+        leased = lease(make_run(), session)
+        end_lease_of(session)
+
+        assert go(session, leased) is GoAnswer.LEASE_LOST
+
+    def test_a_run_deleted_by_an_edit_gets_no_go(self) -> None:
+        session = make_session()
+        leased = lease(make_run(), session)
+        Run.objects.filter(run_id=leased.run_id).delete()
+
+        assert go(session, leased) is GoAnswer.LEASE_LOST
+
+    def test_a_run_leased_again_elsewhere_refuses_the_go_of_the_first(self) -> None:
+        first, second = make_session(), make_session()
+        run = make_run()
+        old = lease(run, first)
+        leases.hand_back(first, [old])
+        lease(run, second)
+
+        assert go(first, old) is GoAnswer.LEASE_LOST
+        assert reread(run).status == "leased"
+
+    def test_an_edited_task_must_be_prepared_again(self) -> None:
+        session = make_session()
+        leased = lease(make_run(), session)
+        Job.objects.filter(job_id=leased.job_id).update(version=2)
+
+        assert go(session, leased) is GoAnswer.TASK_CHANGED
+
+
+class TestOverlap:
+    @pytest.mark.parametrize(
+        ("overlap", "answer", "status"),
+        [
+            ("skip", GoAnswer.SKIP, "skipped"),
+            ("queue", GoAnswer.BLOCK, "blocked"),
+            ("allow", GoAnswer.GO, "running"),
+        ],
+    )
+    def test_what_happens_while_an_earlier_run_is_active(
+        self, overlap: str, answer: GoAnswer, status: str
+    ) -> None:
+        session = make_session()
+        job = make_job(overlap=overlap)
+        start(make_run(job, due_in_s=-120), session)
+        second = make_run(job, due_in_s=-60)
+
+        assert go(session, lease(second, session)) is answer
+
+        stored = reread(second)
+        assert stored.status == status
+        assert stored.skip_reason == ("overlap" if status == "skipped" else "")
+        assert (stored.lease_owner is None) == (status != "running")
+
+    def test_of_a_batch_of_one_job_only_the_oldest_goes(self) -> None:
+        session = make_session()
+        job = make_job(overlap="skip")
+        leased = [lease(make_run(job, due_in_s=-60 * n), session) for n in (1, 2, 3)]
+
+        replies = leases.go(session, "node-1", [go_request(one) for one in leased])
+
+        oldest = leased[2].run_id
+        assert replies[oldest].answer is GoAnswer.GO
+        assert [replies[one.run_id].answer for one in leased[:2]] == [GoAnswer.SKIP] * 2
+
+    def test_the_end_of_a_run_passes_the_guard_to_the_next_blocked_one_in_order(self) -> None:
+        session = make_session()
+        job = make_job(overlap="queue")
+        first = start(make_run(job, due_in_s=-180), session)
+        second = make_run(job, due_in_s=-120)
+        third = make_run(job, due_in_s=-60)
+        for run in (third, second):
+            assert go(session, lease(run, session)) is GoAnswer.BLOCK
+
+        assert complete(session, ended(first)) is CompleteAnswer.OK
+
+        assert reread(second).status == "queued"
+        assert reread(third).status == "blocked"
+        assert JobGuard.objects.get(job_id=job.job_id).holder_run_id == second.run_id
+        assert go(session, lease(second, session)) is GoAnswer.GO
+
+    def test_beyond_the_queue_limit_a_run_is_skipped_with_that_reason(self) -> None:
+        session = make_session()
+        job = make_job(overlap="queue", queue_limit=1)
+        start(make_run(job, due_in_s=-180), session)
+        waiting, beyond = make_run(job, due_in_s=-120), make_run(job, due_in_s=-60)
+
+        assert go(session, lease(waiting, session)) is GoAnswer.BLOCK
+        assert go(session, lease(beyond, session)) is GoAnswer.SKIP
+        assert reread(beyond).skip_reason == "queue_full"
+
+    def test_a_run_in_backoff_keeps_its_guard(self) -> None:
+        session = make_session()
+        job = make_job(overlap="skip", retry={"max_attempts": 3, "backoff": "fixed", "base_s": 60})
+        failing = start(make_run(job, due_in_s=-120), session)
+        complete(session, ended(failing, OutcomeCode.NON_ZERO_EXIT))
+
+        second = make_run(job, due_in_s=-60)
+
+        assert go(session, lease(second, session)) is GoAnswer.SKIP
+
+
+class TestHeartbeat:
+    def test_a_heartbeat_extends_the_lease_and_lists_what_the_session_owns(self) -> None:
+        session = make_session()
+        leased = start(make_run(), session)
+
+        beat = leases.heartbeat(session, accepting=True, reason="")
+
+        assert beat.alive
+        assert [(run.run_id, run.fence) for run in beat.owned] == [(leased.run_id, leased.fence)]
+
+    def test_an_expired_session_cannot_renew_itself(self) -> None:
+        session = make_session()
+        end_lease_of(session, ago_s=1)
+
+        assert not leases.heartbeat(session, accepting=True, reason="").alive
+        assert not leases.look(session, accepting=True, reason="").alive
+
+    def test_an_unknown_session_is_not_alive(self) -> None:
+        assert not leases.heartbeat(uuid4(), accepting=True, reason="").alive
+
+
+class TestComplete:
+    def test_a_success_is_final_with_its_attempt_and_output(self) -> None:
+        session = make_session()
+        leased = start(make_run(), session)
+
+        assert complete(session, ended(leased)) is CompleteAnswer.OK
+
+        run = Run.objects.get(run_id=leased.run_id)
+        attempt = RunAttempt.objects.get(run_id=leased.run_id)
+        output = RunOutput.objects.get(run_id=leased.run_id)
+        assert (run.status, run.outcome, run.exit_code) == ("succeeded", "succeeded", 0)
+        assert run.lease_owner is None
+        assert run.finished_at is not None
+        assert attempt.outcome == "succeeded"
+        assert attempt.ended_at is not None
+        assert bytes(output.tail) == b"said\n"
+
+    def test_a_failure_waits_and_is_tried_again_until_the_attempts_are_used_up(self) -> None:
+        session = make_session()
+        policy = {"max_attempts": 2, "backoff": "fixed", "base_s": 30, "jitter": "none"}
+        run = make_run(make_job(retry=policy))
+
+        complete(session, ended(start(run, session), OutcomeCode.NON_ZERO_EXIT))
+        waiting = reread(run)
+        Run.objects.filter(run_id=run.run_id).update(ready_at=database_now())
+        complete(session, ended(start(run, session), OutcomeCode.NON_ZERO_EXIT))
+        dead = reread(run)
+
+        assert (waiting.status, waiting.attempt, waiting.failures) == ("queued", 2, 1)
+        assert timedelta(seconds=28) < waiting.ready_at - database_now() <= timedelta(seconds=30)
+        assert waiting.due_at == run.due_at
+        assert (dead.status, dead.attempt, dead.failures) == ("failed", 2, 2)
+        assert RunAttempt.objects.filter(run_id=run.run_id).count() == 2
+
+    def test_the_same_report_twice_is_ok_and_writes_once(self) -> None:
+        session = make_session()
+        run = make_run(make_job(retry={"max_attempts": 3}))
+        leased = start(run, session)
+        report = ended(leased, OutcomeCode.NON_ZERO_EXIT)
+
+        assert complete(session, report) is CompleteAnswer.OK
+        assert complete(session, report) is CompleteAnswer.OK
+        assert reread(run).failures == 1
+
+    def test_a_paused_worker_cannot_complete_a_run_leased_to_another(self) -> None:
+        frozen, other = make_session(), make_session()
+        run = make_run()
+        old = start(run, frozen)
+        Run.objects.filter(run_id=run.run_id).update(
+            status="queued", lease_owner=None, fence=old.fence + 1000, attempt=2
+        )
+        new = start(run, other)
+
+        assert complete(frozen, ended(old)) is CompleteAnswer.STALE_FENCE
+
+        stored = reread(run)
+        assert (stored.status, stored.fence, stored.lease_owner) == ("running", new.fence, other)
+        assert RunEvent.objects.get(run_id=run.run_id).kind == "stale_fence"
+
+    def test_another_session_cannot_complete_with_the_right_fence(self) -> None:
+        leased = start(make_run(), make_session())
+
+        assert complete(make_session(), ended(leased)) is CompleteAnswer.STALE_FENCE
+        assert Run.objects.get(run_id=leased.run_id).status == "running"
+
+    def test_a_container_that_ended_in_time_may_be_completed_late(self) -> None:
+        session = make_session()
+        leased = start(make_run(), session)
+        end_lease_of(session)
+
+        assert complete(session, ended(leased)) is CompleteAnswer.OK
+        assert Run.objects.get(run_id=leased.run_id).status == "succeeded"
+
+    def test_our_own_trouble_uses_none_of_the_customers_attempts(self) -> None:
+        session = make_session()
+        run = make_run()
+        leased = start(run, session)
+
+        complete(session, ended(leased, OutcomeCode.ENGINE_UNREACHABLE, exit_code=None))
+
+        stored = reread(run)
+        assert (stored.status, stored.failures, stored.lease_losses) == ("queued", 0, 1)
+        assert stored.attempt == 2
+
+    def test_a_permanent_error_is_final_at_once(self) -> None:
+        session = make_session()
+        run = make_run(make_job(retry={"max_attempts": 5}))
+        leased = lease(run, session)
+
+        complete(session, ended(leased, OutcomeCode.IMAGE_NOT_FOUND, exit_code=None))
+
+        assert reread(run).status == "failed"
+        attempt = RunAttempt.objects.get(run_id=run.run_id)
+        assert (attempt.go_at, attempt.outcome) == (None, "image_not_found")
+
+    def test_a_run_whose_cancel_was_asked_for_is_cancelled_at_its_end(self) -> None:
+        session = make_session()
+        run = make_run(make_job(retry={"max_attempts": 5}))
+        leased = start(run, session)
+        Run.objects.filter(run_id=run.run_id).update(cancel_requested_at=database_now())
+
+        complete(session, ended(leased, OutcomeCode.CANCELLED, exit_code=143))
+
+        assert reread(run).status == "cancelled"
+
+    def test_a_run_that_succeeded_has_succeeded_although_its_cancel_was_asked_for(self) -> None:
+        session = make_session()
+        run = make_run()
+        leased = start(run, session)
+        Run.objects.filter(run_id=run.run_id).update(cancel_requested_at=database_now())
+
+        complete(session, ended(leased))
+
+        assert reread(run).status == "succeeded"
