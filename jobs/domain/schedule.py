@@ -198,7 +198,7 @@ def _next_cron(
             continue
         else:
             instant = shift.instant
-        if instant > after:
+        if instant > after:  # not so for a first showing, while the second is on
             return instant if instant < LATEST else None
     return None
 
@@ -222,23 +222,19 @@ def _resume_position(
 ) -> datetime:
     """The wall time from which to search strictly later ones.
 
-    That is the time shown at `after`, except within a fold: from its first showing the clock
-    still comes back, in its second a fixed time has already had its turn.
+    That is the time shown at `after`, except in the first showing of a fold, from which the clock
+    still comes back: a time already gone by may have its turn in the second.
     """
     shown = wall_of(zone, after)
     position = shown.replace(fold=0)
     shift = shift_around(zone, position)
-    if shift is None:
-        resumed = position
-    elif _repeats(fields, dst):
+    if shift is not None and _repeats(fields, dst):
         return position if shown.fold else _within_first_showing(fields, position, shift)
-    elif shown.fold:
-        resumed = shift.wall_before - _JUST_BEFORE if dst.fold == "first" else position
-    else:
-        resumed = position if dst.fold == "first" else shift.wall_after - _JUST_BEFORE
+    if shift is not None and dst.fold == "second" and not shown.fold:
+        position = shift.wall_after - _JUST_BEFORE
     if last_wall is None or fields.is_wildcard:
-        return resumed
-    return max(resumed, last_wall)
+        return position
+    return max(position, last_wall)
 
 
 def _within_first_showing(fields: CronFields, position: datetime, shift: Shift) -> datetime:

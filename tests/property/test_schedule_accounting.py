@@ -35,7 +35,9 @@ policies = st.builds(
 misfires = st.builds(
     Misfire,
     policy=st.sampled_from(list(MissedPolicy)),
-    grace=st.sampled_from([timedelta(), timedelta(minutes=1), timedelta(hours=3)]),
+    grace=st.sampled_from(
+        [timedelta(), timedelta(minutes=1), timedelta(hours=3), timedelta(days=5)]
+    ),
     deadline=st.sampled_from([None, timedelta(seconds=30), timedelta(hours=1), timedelta(days=9)]),
     max_catch_up=st.sampled_from([0, 1, 5, 100]),
 )

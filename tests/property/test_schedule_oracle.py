@@ -6,6 +6,7 @@ minute, and remembers what the wall has shown. It may use `zoneinfo`, which is g
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,13 +17,23 @@ import pytest
 from cronsim import CronSim
 
 from jobs.domain.counting import count_occurrences
-from jobs.domain.schedule import CronSchedule, DstPolicy, load_zone, occurrences, time_zone_names
+from jobs.domain.schedule import (
+    CronSchedule,
+    DstPolicy,
+    load_zone,
+    next_occurrence,
+    occurrences,
+    time_zone_names,
+)
+from jobs.domain.schedule_kinds import Fold, Gap
 
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)
+STRIDE = timedelta(minutes=22, seconds=30)
 YEARS = range(2023, 2031)
-POLICIES = [DstPolicy(gap, fold) for gap, fold in product(("next_valid", "skip"),
-                                                          ("first", "second", "both"))]  # fmt: skip
+GAPS: tuple[Gap, ...] = ("next_valid", "skip")
+FOLDS: tuple[Fold, ...] = ("first", "second", "both")
+POLICIES = [DstPolicy(gap, fold) for gap, fold in product(GAPS, FOLDS)]
 
 # Fixed times and wildcards, dense and sparse, on and beside the hours where clocks change.
 EXPRESSIONS = (
@@ -143,6 +154,25 @@ def disagreements(
             count = count_occurrences(schedule, begin, end - MINUTE, dst=dst)
             if got != expected or count != len(expected):
                 wrong.append((zone_name, text, dst, begin, sorted({*got} ^ {*expected}), count))
+            wrong += wrong_starts(schedule, dst, expected, begin, end)
+    return wrong
+
+
+def wrong_starts(
+    schedule: CronSchedule,
+    dst: DstPolicy,
+    expected: list[datetime],
+    begin: datetime,
+    end: datetime,
+) -> list[object]:
+    """Where "next" from inside the window is wrong: stepping alone never starts within a fold."""
+    wrong: list[object] = []
+    for index in range((end - begin) // STRIDE):
+        after = begin + index * STRIDE
+        following = expected[bisect_right(expected, after) :][:1]
+        got = next_occurrence(schedule, after, dst=dst)
+        if following and got != following[0]:
+            wrong.append((schedule, dst, after, got, following[0]))
     return wrong
 
 

@@ -61,8 +61,8 @@ def test_past_the_grace_run_once_runs_the_latest_missed_and_counts_the_rest() ->
     decision = late(MINUTELY, Misfire(), "2026-12-01T11:00:30Z")
     assert decision.catch_up == instants("2026-12-01T10:59:00Z")
     assert decision.live == instants("2026-12-01T11:00:00Z", "2026-12-01T11:01:00Z")
-    span = MissedSpan(*instants("2026-12-01T10:00:00Z", "2026-12-01T10:58:00Z"), 59,
-                      MissedReason.OUTAGE)  # fmt: skip
+    first, last = instants("2026-12-01T10:00:00Z", "2026-12-01T10:58:00Z")
+    span = MissedSpan(first, last, 59, MissedReason.OUTAGE)
     assert decision.spans == (span,)
     assert decision.next_run_at == at("2026-12-01T11:02:00Z")
 
