@@ -30,6 +30,7 @@ NODE = env.text("NODE", socket.gethostname())
 
 INSTALLED_APPS = [
     "unfold",
+    "unfold.contrib.filters",
     "django.contrib.admin",
     "django.contrib.auth",
     "django.contrib.contenttypes",
@@ -146,6 +147,17 @@ STORAGES = {
     "staticfiles": {"BACKEND": "whitenoise.storage.CompressedStaticFilesStorage"},
 }
 
+# --- operators' console -------------------------------------------------------------------------
+
+UNFOLD = {
+    "SITE_TITLE": "Scheduler",
+    "SITE_HEADER": "Scheduler",
+    "SITE_SUBHEADER": "Operators' console",
+    "SITE_SYMBOL": "schedule",
+    "SITE_URL": None,
+    "DASHBOARD_CALLBACK": "scheduler_project.admin.home_page",
+}
+
 # --- security ---------------------------------------------------------------------------------
 
 # True behind a proxy that ends TLS; False only for the stack on one machine over plain HTTP.
@@ -214,6 +226,40 @@ SPECTACULAR_SETTINGS = {
 # --- broker -----------------------------------------------------------------------------------
 
 REDIS_URL = env.text("REDIS_URL", accepted="redis://host:port/0")
+
+# Messages are hints to look at a row, so nothing here keeps a promise. `acks_late` stays off: after
+# the start the lease owns recovery, and a message delivered again would only be refused.
+CELERY_BROKER_URL = REDIS_URL
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_CONNECTION_MAX_RETRIES = None
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    # From a message's fetch on: far above the longest time that one is held (the place lead), far
+    # below an operator's patience. The shortest of any process on this Redis wins: set it once.
+    "visibility_timeout": 300,
+    "socket_timeout": 5,
+    "socket_connect_timeout": 2,
+    "socket_keepalive": True,
+    "health_check_interval": 10,
+    # A publisher that finds the broker away gives up at once: the row is the truth, and the
+    # dispatcher must not stand still (kombu's default waits six seconds for each attempt).
+    "max_retries": 1,
+    "interval_start": 0,
+    "interval_step": 0.1,
+    "interval_max": 0.1,
+}
+CELERY_RESULT_BACKEND = "django-db"
+CELERY_RESULT_EXTENDED = True
+CELERY_TASK_DEFAULT_QUEUE = "maintenance"
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_PUBLISH_RETRY = False
+CELERY_TASK_SERIALIZER = "json"
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_TIMEZONE = "UTC"
+CELERY_ENABLE_UTC = True
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_WORKER_SEND_TASK_EVENTS = True
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = False
 FLOWER_URL = env.text("FLOWER_URL", "")
 
 # --- scheduling (architecture §2 and §6; seconds) ------------------------------------------------
