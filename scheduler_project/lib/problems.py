@@ -88,6 +88,8 @@ class Problem(drf.APIException):
         self.headers = dict(headers or {})
         if self.status_code == 401:
             self.headers.setdefault("WWW-Authenticate", 'Bearer realm="api"')
+        if self.status_code == 415:
+            self.headers.setdefault("Accept", "application/json")
         super().__init__(self.message, code)
 
     def as_json(self, request_id: str) -> dict[str, Any]:
@@ -168,7 +170,7 @@ def _of_framework(error: drf.APIException) -> Problem | None:
         case drf.NotAcceptable():
             return Problem("not_acceptable")
         case drf.UnsupportedMediaType():
-            return Problem("unsupported_media_type", headers={"Accept": "application/json"})
+            return Problem("unsupported_media_type")
         case drf.Throttled():
             seconds = max(1, round(getattr(error, "wait", None) or 1))
             return Problem("rate_limited", headers={"Retry-After": str(seconds)})
