@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 import psycopg
+from celery import Celery
 
 from scheduler_project.stack import programs
 from scheduler_project.stack.engine import Engine, remove_containers
@@ -210,6 +211,13 @@ class StackUnderTest:
         )
         assert done.returncode == 0, f"manage.py {' '.join(words)}:\n{done.stderr}"
         return done.stdout
+
+    def send_again(self, run_id: str, queue: str, task_id: str) -> None:
+        """Put one more message for a run on a queue, as a broker that delivers twice would."""
+        with Celery(broker=self.environment["REDIS_URL"]) as app:
+            app.send_task(
+                "workers.run", args=[run_id], task_id=task_id, exchange="", routing_key=queue
+            )
 
     def logs(self, lines: int = 40) -> str:
         """The last lines of every process, for a failure."""
