@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -11,7 +12,7 @@ from typing import Final
 from cron_descriptor import Options, get_description
 
 from jobs.domain.calendar_days import count_walls, matches_wall
-from jobs.domain.cron import DAY, MINUTE, CronFields, parse_cron
+from jobs.domain.cron import DAY, FIELDS, MINUTE, CronFields, FieldRule, parse_cron
 from jobs.domain.instant import format_instant, format_interval
 from jobs.domain.schedule import next_occurrences
 from jobs.domain.schedule_kinds import (
@@ -29,6 +30,7 @@ from jobs.domain.zones import load_zone
 _WARNING_HORIZON: Final = timedelta(days=2 * 366)
 # By number of the month; February of a common year.
 _SHORTEST_MONTH: Final = (0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+_PLAIN: Final = re.compile(r"\*/[0-9]+|[A-Z]+-[A-Z]+|[0-9]+-[0-9]+", re.ASCII)
 _DESCRIBING: Final = Options(use_24hour_time_format=True, locale_code="en_US")
 
 
@@ -108,11 +110,29 @@ def describe(schedule: Schedule) -> str:
 
 @lru_cache(maxsize=1024)
 def _describe_cron(fields: CronFields) -> str:
-    words: str = get_description(fields.text, _DESCRIBING)
+    words: str = get_description(_plain_text(fields), _DESCRIBING)
     if not fields.either_day:
         # The library reads every pair of day fields as OR.
         words = words.replace(", or ", ", and only ")
     return words
+
+
+def _plain_text(fields: CronFields) -> str:
+    """The five fields as stars, plain steps and ranges, or lists: the library fails on the rest."""
+    values = (fields.minutes, fields.hours, fields.days, fields.months, fields.weekdays)
+    parts = [
+        _plain_field(rule, part, named)
+        for rule, part, named in zip(FIELDS, fields.text.split(), values, strict=True)
+    ]
+    if fields.either_day and "*" in (parts[2], parts[4]):
+        parts[2] = parts[4] = "*"  # `1-31` or a Friday is every day
+    return " ".join(parts)
+
+
+def _plain_field(rule: FieldRule, part: str, named: tuple[int, ...]) -> str:
+    if len(named) == rule.size:
+        return "*"
+    return part if _PLAIN.fullmatch(part) else ",".join(map(str, named))
 
 
 def _notes(fields: CronFields, shown: datetime, shift: Shift | None) -> Iterator[str]:

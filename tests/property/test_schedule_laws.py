@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from jobs.domain import schedule as engine
 from jobs.domain.counting import count_occurrences, latest_occurrences, min_interval_s
 from jobs.domain.cron import parse_cron
+from jobs.domain.preview import preview
 from jobs.domain.schedule import (
     CronSchedule,
     DstPolicy,
@@ -165,6 +166,17 @@ def test_no_accepted_expression_is_slow(
 
     load_zone(schedule.time_zone)
     assert min(uncached() for _ in range(3)) < SLOWEST_S
+
+
+@settings(max_examples=300, deadline=None)
+@given(schedules(), instants, policies)
+def test_any_accepted_schedule_can_be_previewed(
+    schedule: CronSchedule, after: datetime, dst: DstPolicy
+) -> None:
+    shown = preview(schedule, after, 3, dst=dst)
+    planned = next_occurrences(schedule, after, 3, dst=dst)
+    assert [one.scheduled_for for one in shown.occurrences] == planned
+    assert shown.description.endswith(f"({schedule.time_zone})")
 
 
 @settings(max_examples=500, deadline=None)

@@ -64,6 +64,10 @@ def test_notes_say_what_the_clock_change_did(
         ("@HOURLY", "Every hour (UTC)"),
         ("30 4 1,15 * 5", "At 04:30, on day 1 and 15 of the month, or on Friday (UTC)"),
         ("0 0 */2 * 1", "At 00:00, every 2 days, and only on Monday (UTC)"),
+        ("0 0 1-31 * 5", "At 00:00 (UTC)"),
+        ("17 23-23/24 * * *", "At 23:17 (UTC)"),
+        ("0 0 * * 7", "At 00:00, only on Sunday (UTC)"),
+        ("*,5 * * * *", "Every minute (UTC)"),
         ("0 0 * * FRI-SUN", "At 00:00, Friday through Sunday (UTC)"),
     ],
 )
