@@ -103,6 +103,13 @@ def refusal() -> None:
                limit_us=REFUSED_LIMIT_US)  # fmt: skip
 
 
+def _once(schedule: CronSchedule, after: datetime) -> float:
+    forget_answers()
+    started = time.process_time()  # the machine's other work is not the expression's
+    next_occurrence(schedule, after)
+    return (time.process_time() - started) * 1e6
+
+
 def slowest() -> None:
     """Expressions whose next date is far: leap days on a weekday, the 31st, across 2100."""
     worst = (0.0, "", "")
@@ -112,13 +119,11 @@ def slowest() -> None:
         text = " ".join(parts)
         for after in (AFTER, datetime(2072, 3, 1, tzinfo=UTC), datetime(2096, 3, 1, tzinfo=UTC)):
             schedule = CronSchedule(text, "America/New_York")
-            forget_answers()
             try:
-                started = time.perf_counter()
-                next_occurrence(schedule, after)
-                worst = max(worst, ((time.perf_counter() - started) * 1e6, text, str(after)))
+                taken = min(_once(schedule, after) for _ in range(3))
             except ScheduleError:
                 continue
+            worst = max(worst, (taken, text, str(after)))
     report("slowest accepted", ours_us=worst[0], expression=worst[1], after=worst[2],
            limit_us=ACCEPTED_LIMIT_US)  # fmt: skip
 
