@@ -8,6 +8,7 @@ tmpfs: after a reboot neither the files nor the containers are there.
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from dataclasses import dataclass
@@ -142,7 +143,7 @@ def _parse(session_id: UUID, content: bytes) -> SessionDeadline | None:
         data = json.loads(content)
         if UUID(data["session"]) != session_id:
             return None
-        return SessionDeadline(
+        deadline = SessionDeadline(
             session_id=session_id,
             pid=int(data["pid"]),
             worker_deadline=float(data["worker_deadline"]),
@@ -150,6 +151,8 @@ def _parse(session_id: UUID, content: bytes) -> SessionDeadline | None:
             start_ticks=data["start_ticks"],
             pid_namespace=data["pid_namespace"],
         )
+        # No instant is ever later than NaN or infinity: such a deadline would never pass.
+        return deadline if math.isfinite(deadline.warden_deadline) else None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -95,7 +95,7 @@ class Warden:
         self._removals: dict[str, Future[bool]] = {}
         self._pool = ThreadPoolExecutor(REMOVAL_THREADS, thread_name_prefix="warden-remove")
         self._wake = threading.Event()
-        self._engine_answers = False
+        self._engine_answers = True
 
     def run(self, stop: threading.Event) -> None:
         """Rounds until `stop`: each second, at each deadline, and when a dead session stirs."""
@@ -191,9 +191,10 @@ class Warden:
             for each in containers:
                 self._note(each)
         except SandboxError as error:
+            if self._engine_answers:
+                emit("warden.engine_silent", "The container engine does not answer.",
+                     level=logging.WARNING, error=str(error))  # fmt: skip
             done.engine_answers = self._engine_answers = False
-            emit("warden.engine_silent", "The container engine does not answer.",
-                 level=logging.WARNING, error=str(error))  # fmt: skip
             return None
         self._engine_answers = True
         return containers

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
 import tempfile
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import docker
@@ -15,92 +15,115 @@ import docker.errors
 import requests.exceptions
 
 from tests.support.sandboxes import eventually
-from workers.processes import ProcessIdentity, identify
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 30.0
+
+_CONTAINERD_CONFIG = 'version = 2\ndisabled_plugins = ["io.containerd.grpc.v1.cri"]\n'
 
 
 class PrivateEngine:
-    """A dockerd with its own socket, data and containerd, beside the machine's.
+    """A dockerd and its containerd beside the machine's own, with their own sockets and data.
 
-    Without bridge and firewall rules, so that it takes nothing from the other one.
+    The two are started apart, as an operating system does, so that containers outlive a killed
+    dockerd. It has a network namespace of its own: told to do without a bridge, a dockerd
+    deletes the machine's `docker0` under the engine that uses it.
     """
 
     def __init__(self) -> None:
-        # Short: containerd's socket lies below it, and a socket's path has 107 characters.
+        # Short: sockets lie below it, and a socket's path has 107 characters at most.
         self._root = Path(tempfile.mkdtemp(prefix="engine-"))
+        self._containerd_socket = self._root / "containerd.sock"
         self.docker_host = f"unix://{self._root}/docker.sock"
-        self._process: subprocess.Popen[bytes] | None = None
-        self._containerds: set[ProcessIdentity] = set()
+        config = self._root / "containerd.toml"
+        config.write_text(_CONTAINERD_CONFIG)
+        self._containerd = self._spawn(
+            [
+                "containerd",
+                f"--config={config}",
+                f"--root={self._root}/containerd",
+                f"--state={self._root}/state",
+                f"--address={self._containerd_socket}",
+            ]
+        )
+        self._wait_for(self._containerd_socket.exists)
+        self._dockerd = self._spawn_dockerd()
 
     def start(self) -> None:
-        """Start it, or start it again; returns when it answers."""
-        with (self._root / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [
-                    "dockerd",
-                    f"--host={self.docker_host}",
-                    f"--data-root={self._root}/data",
-                    f"--exec-root={self._root}/exec",
-                    f"--pidfile={self._root}/pid",
-                    "--bridge=none",
-                    "--iptables=false",
-                    "--ip-masq=false",
-                ],
-                stdout=log,
-                stderr=log,
-            )
-        assert eventually(self._answers, START_TIMEOUT_S, 0.1), (self._root / "log").read_text()
-        pid = int((self._root / "exec" / "containerd" / "containerd.pid").read_text())
-        containerd = identify(pid)
-        assert containerd is not None
-        self._containerds.add(containerd)
+        """Start it again; returns when it answers."""
+        self._dockerd = self._spawn_dockerd()
 
     def kill(self) -> None:
         """SIGKILL: containers go on running, nobody answers."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
+        self._dockerd.kill()
+        self._dockerd.wait()
 
     def freeze(self) -> None:
         """SIGSTOP: connections are accepted and never answered."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        self._dockerd.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
+        self._dockerd.send_signal(signal.SIGCONT)
+
+    @property
+    def runs(self) -> bool:
+        return self._dockerd.poll() is None
 
     def destroy(self) -> None:
         """End it with its containers and leave nothing behind."""
-        assert self._process is not None
         self.thaw()
-        if self._process.poll() is not None:
+        if not self.runs:
             self.start()
-        with self._client() as client:
+        with closing(self._client()) as client:
             for container in client.containers(all=True):
                 client.remove_container(container["Id"], force=True)
-        self._process.terminate()
-        self._process.wait(timeout=START_TIMEOUT_S)
-        for containerd in self._containerds:
-            with suppress(ProcessLookupError):
-                if containerd.is_alive():
-                    os.kill(containerd.pid, signal.SIGTERM)
-            eventually(lambda each=containerd: not each.is_alive())  # type: ignore[misc]
+        for process in (self._dockerd, self._containerd):
+            process.terminate()
+            process.wait(timeout=START_TIMEOUT_S)
         self._unmount()
         shutil.rmtree(self._root)
 
+    def _spawn_dockerd(self) -> subprocess.Popen[bytes]:
+        process = self._spawn(
+            [
+                "unshare",
+                "--net",
+                "dockerd",
+                f"--host={self.docker_host}",
+                f"--containerd={self._containerd_socket}",
+                f"--data-root={self._root}/data",
+                f"--exec-root={self._root}/exec",
+                f"--pidfile={self._root}/pid",
+                "--bridge=none",
+                "--iptables=false",
+                "--ip-masq=false",
+            ]
+        )
+        self._wait_for(self._answers)
+        return process
+
+    def _spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
+        with (self._root / "log").open("ab") as log:
+            return subprocess.Popen(command, stdout=log, stderr=log)
+
+    def _wait_for(self, holds: Callable[[], bool]) -> None:
+        if not eventually(holds, START_TIMEOUT_S, every_s=0.05):
+            lines = (self._root / "log").read_text().splitlines()
+            raise AssertionError("\n".join(lines[-20:]))
+
     def _client(self) -> docker.APIClient:
-        return docker.APIClient(base_url=self.docker_host, version="auto", timeout=20)
+        return docker.APIClient(base_url=self.docker_host, version="1.41", timeout=20)
 
     def _answers(self) -> bool:
+        if not (self._root / "docker.sock").exists():
+            return False
         try:
-            with self._client() as client:
+            with closing(self._client()) as client:
                 return bool(client.ping())
         except (docker.errors.DockerException, requests.exceptions.RequestException, OSError):
             return False
 
     def _unmount(self) -> None:
         mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
-        for mount in sorted((each for each in mounts if each.startswith(str(self._root))), key=len):
-            subprocess.run(["umount", "--lazy", mount], check=False)
+        ours = [each for each in mounts if each.startswith(f"{self._root}/")]
+        for mount in sorted(ours, key=len, reverse=True):
+            subprocess.run(["umount", "--lazy", mount], check=True)

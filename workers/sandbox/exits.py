@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -91,18 +92,23 @@ class ExitWatcher:
             thread.start()
 
     def _follow(self) -> None:
+        said = False
         while not self._closed.is_set():
+            began = time.monotonic()
             reason = "the stream ended"
             try:
                 for container_id in self._ended_ids():
                     self._mark(container_id)
             except SandboxError as error:
                 reason = str(error)
-            if not self._closed.is_set():
-                emit("engine.events_lost", "The container engine's events broke off.",
-                     level=logging.WARNING, reason=reason)  # fmt: skip
             with self._lock:
                 self._engine_losses += 1
+            # Once per outage: a stream that lasted had been connected again.
+            said = said and time.monotonic() - began < self._poll_s
+            if not said and not self._closed.is_set():
+                emit("engine.events_lost", "The container engine's events broke off.",
+                     level=logging.WARNING, reason=reason)  # fmt: skip
+                said = True
             self._closed.wait(self._poll_s)
 
     def _poll(self) -> None:
