@@ -4,7 +4,6 @@ Owns the rules that it listens on 127.0.0.1 alone, that everybody needs a passwo
 application is no superuser. Who runs the server (a supervisor, a test) is the caller's affair.
 """
 
-import contextlib
 import importlib.util
 import os
 import shutil
@@ -139,13 +138,17 @@ class Postgres:
         """Create the application's role and database where they are missing."""
         with psycopg.connect(self.admin_url, autocommit=True) as connection:
             role, database = sql.Identifier(ROLE), sql.Identifier(DATABASE)
-            with contextlib.suppress(psycopg.errors.DuplicateObject):
+            has_role = connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [ROLE])
+            if has_role.fetchone() is None:
                 # CREATEDB: its tests make a database of their own.
                 connection.execute(sql.SQL("CREATE ROLE {} LOGIN CREATEDB").format(role))
             connection.execute(
                 sql.SQL("ALTER ROLE {} PASSWORD {}").format(role, sql.Literal(self.password))
             )
-            with contextlib.suppress(psycopg.errors.DuplicateDatabase):
+            has_database = connection.execute(
+                "SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]
+            )
+            if has_database.fetchone() is None:
                 connection.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(database, role))
 
 
