@@ -34,7 +34,7 @@ def flower() -> bool:
 def scheduler() -> bool:
     """A scheduler on this host is at work in the database; a stale one ends by itself."""
     return _exists(
-        "SELECT FROM pg_stat_activity"
+        "SELECT 1 FROM pg_stat_activity"
         " WHERE application_name = %s AND client_addr = inet_client_addr()",
         f"{os.environ.get('INSTANCE', 'scheduler')}-scheduler",
     )
@@ -43,7 +43,7 @@ def scheduler() -> bool:
 def worker() -> bool:
     """A worker on this host holds a session whose lease it renews."""
     return _exists(
-        "SELECT FROM worker_sessions"
+        "SELECT 1 FROM worker_sessions"
         " WHERE ended_at IS NULL AND lease_expires_at > now() AND celery_name LIKE %s",
         f"%@{socket.gethostname()}",
     )
