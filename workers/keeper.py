@@ -118,6 +118,7 @@ class Keeper:
         self._renewed_at = 0.0
         self._engine_answers = True
         self._draining = threading.Event()
+        self._lost = threading.Event()
         self._closed = threading.Event()
         session_id, node = offer.session_id, offer.node
         self._leases: Batcher[RunRef, Leased | Refused] = Batcher(
@@ -290,6 +291,9 @@ class Keeper:
 
     def _lease_is_lost(self) -> dict[str, int]:
         """The session is over: stop everything and end, so that a new life begins."""
+        if self._lost.is_set():  # said once: each further signal would begin the end anew
+            return {}
+        self._lost.set()
         emit("worker.lease_lost", "The session's lease is lost; its containers are stopped.",
              session=self.offer.session_id)  # fmt: skip
         self._draining.set()
