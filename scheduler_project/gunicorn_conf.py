@@ -12,5 +12,7 @@ timeout = 30
 graceful_timeout = 8
 # The heartbeat file is written every second or so: on a disk a slow one could stall it.
 worker_tmp_dir = "/dev/shm"  # noqa: S108 – tmpfs is the point
+# Its control socket would be one for all servers of this account, in its home directory.
+control_socket_disable = True
 accesslog = "-"
 access_log_format = '%(h)s "%(r)s" %(s)s %(b)s %(M)sms'

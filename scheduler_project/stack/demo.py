@@ -23,6 +23,7 @@ _ONE_OFF = "one-off"
 _ONE_OFF_DELAY_S = 10
 # Its second, the start of a container on a busy machine, and some for a first start of everything.
 _PROOF_TIMEOUT_S = 60
+_OUTPUT_SHOWN = 60
 _FINAL = {"succeeded", "failed", "cancelled", "skipped"}
 
 
@@ -32,7 +33,7 @@ def _task(*args: str) -> dict[str, Any]:
 
 def demo_jobs(now: datetime) -> dict[str, dict[str, Any]]:
     """Return the bodies of the demo jobs by the value of their label."""
-    say = 'echo "run $RUN_ID, attempt $ATTEMPT, fence $FENCE, scheduled for $SCHEDULED_FOR"'
+    say = 'echo "fence $FENCE, scheduled for $SCHEDULED_FOR, user $(id -u)"'
     at = now + timedelta(seconds=_ONE_OFF_DELAY_S)
     jobs = {
         "every-minute": {
@@ -49,7 +50,7 @@ def demo_jobs(now: datetime) -> dict[str, dict[str, Any]]:
             "name": "Demo: fails twice, then succeeds",
             "schedule": {"at": at.isoformat(timespec="seconds")},
             "task": _task("sh", "-c", '[ "$ATTEMPT" -ge 3 ] && echo "attempt $ATTEMPT: ok"'),
-            "retry": {"max_attempts": 3, "backoff": {"base_s": 2, "max_s": 5}},
+            "retry": {"max_attempts": 3, "backoff": "fixed", "base_s": 2, "jitter": "none"},
         },
     }
     return {value: {**body, "labels": {_LABEL: value}} for value, body in jobs.items()}
@@ -57,7 +58,7 @@ def demo_jobs(now: datetime) -> dict[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Demo:
-    """The demo tenant's view of the API. `tail` gives the last log lines for a failure."""
+    """The demo tenant's view of the API."""
 
     api_url: str
     api_key: str
@@ -136,20 +137,19 @@ class Demo:
 
 
 def _cells(run: dict[str, Any]) -> tuple[str, ...]:
-    attempts = run.get("attempts") or []
-    started = attempts[0].get("started_at") if attempts else None
+    attempts = run["attempts"]
+    started = attempts[0]["started_at"] if attempts else None
     lag = ""
     if started:
         behind = datetime.fromisoformat(started) - datetime.fromisoformat(run["due_at"])
         lag = f"{behind.total_seconds():.3f} s"
-    output = run.get("output_tail") or (attempts[-1].get("output_tail") if attempts else "") or ""
     return (
         _clock(run["scheduled_for"]),
         _clock(started),
         lag,
         run["status"],
         str(len(attempts)),
-        output.strip()[:70],
+        (run["output_tail"] or "").strip()[:_OUTPUT_SHOWN],
     )
 
 

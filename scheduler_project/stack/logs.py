@@ -8,7 +8,7 @@ from scheduler_project.stack.errors import StackError
 from scheduler_project.stack.layout import Layout
 
 
-def last_lines(layout: Layout, count: int = 15) -> str:
+def last_lines(layout: Layout, count: int = 6) -> str:
     """The last lines of each program's log, for a failure."""
     parts = []
     for path in sorted(layout.logs.glob("*.log")):
