@@ -80,14 +80,24 @@ class JobAdmin(ReadOnlyAdmin):
     search_fields = ("name",)
     search_help_text = "A job's id; with a tenant chosen also a part of a name"
     fieldsets = (
-        (None, {"fields": ("name", "id_text", "tenant", "state", "description", "runs")}),
-        ("When", {"fields": ("in_words", "schedule_text", "start", "end", "overlap")}),
-        ("What", {"fields": ("task_text", "variables", "retry_text", "region", "tier")}),
-        ("Record", {"fields": ("version", "labels", "pause", "created", "updated", "deleted")}),
+        (None, {"fields": (("name", "id_text"), ("tenant", "state"), ("description", "runs"))}),
+        ("When", {"fields": (("in_words", "schedule_text"), ("start", "end"), "overlap")}),
+        ("What", {"fields": ("task_text", "variables", "retry_text", ("region", "tier"))}),
+        (
+            "Record",
+            {
+                "fields": (
+                    ("version", "pause_text"),
+                    ("created", "updated"),
+                    ("deleted", "label_list"),
+                )
+            },
+        ),
     )
     actions = ("enable_selected", "disable_selected", "run_selected")
     actions_detail = ("run", "enable", "disable")
     change_form_outer_after_template = "admin/jobs_job_history.html"
+    next_time = instant_column("next_shown_at", "next time")
     created = instant_column("created_at", "created")
     updated = instant_column("updated_at", "updated")
     deleted = instant_column("deleted_at", "deleted")
@@ -230,10 +240,6 @@ class JobAdmin(ReadOnlyAdmin):
     def schedule_text(self, job: Job) -> SafeString:
         return code(shown_schedule(job))
 
-    @admin.display(description="next time")
-    def next_time(self, job: Job) -> str:
-        return instant_text(getattr(job, "next_shown_at", None))
-
     @admin.display(description="task")
     def task_text(self, job: Job) -> SafeString:
         return code({name: value for name, value in job.task.items() if name != "env"})
@@ -247,6 +253,14 @@ class JobAdmin(ReadOnlyAdmin):
     @admin.display(description="retry")
     def retry_text(self, job: Job) -> SafeString:
         return code(job.retry)
+
+    @admin.display(description="paused")
+    def pause_text(self, job: Job) -> SafeString | str:
+        return code(job.pause) if job.pause else ""
+
+    @admin.display(description="labels")
+    def label_list(self, job: Job) -> str:
+        return ", ".join(f"{name}: {value}" for name, value in sorted(job.labels.items()))
 
     @admin.display(description="runs")
     def runs(self, job: Job) -> SafeString:

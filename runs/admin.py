@@ -32,6 +32,7 @@ from runs.services import run_cancel, run_now
 from scheduler_project.lib.admin_pages import (
     ReadOnlyAdmin,
     ask_first,
+    clock_text,
     code,
     instant_column,
     instant_text,
@@ -40,6 +41,7 @@ from scheduler_project.lib.admin_pages import (
     page_action,
     seconds_text,
     tell,
+    unbroken,
 )
 
 _TENANT = "tenant__tenant_id__exact"
@@ -124,7 +126,8 @@ class RunAdmin(ReadOnlyAdmin):
     """Runs, newest first; a run's page tells its story."""
 
     list_display = (
-        "id_link", "scheduled", "job_link", "tenant", "state", "trigger", "attempt", "lag", "result"
+        "id_link", "scheduled", "job_link", "tenant_link", "state", "trigger", "attempt", "lag",
+        "result",
     )  # fmt: skip
     list_filter = (StatusFilter, DayFilter, ("tenant", AutocompleteSelectFilter), JobFilter)
     search_fields = ("run_id",)
@@ -175,7 +178,10 @@ class RunAdmin(ReadOnlyAdmin):
     cancel_requested = instant_column("cancel_requested_at", "cancel requested")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Run]:
-        """With job and tenant by queries of their own: a join may keep the index from ordering."""
+        """With job and tenant by queries of their own, so that one index orders the list.
+
+        A foreign key among the columns would make Django join it: hence the links.
+        """
         runs: QuerySet[Run] = super().get_queryset(request)
         return runs.prefetch_related("job", "tenant")
 
@@ -320,7 +326,7 @@ class RunAdmin(ReadOnlyAdmin):
 
     @admin.display(description="run")
     def id_link(self, run: Run) -> SafeString:
-        return code(run.run_id)
+        return unbroken(code(run.run_id))
 
     @admin.display(description="run id")
     def id_text(self, run: Run) -> SafeString:
@@ -399,7 +405,7 @@ def _story(run: Run) -> dict[str, Any]:
     return {
         "attempts": {
             "headers": [
-                "Attempt", "Fence", "Node", "Placed", "Leased", "Prepared", "Go", "Started",
+                "Attempt", "Fence", "Node", "Placed (UTC)", "Leased", "Prepared", "Go", "Started",
                 "Finished", "Outcome", "Exit code", "Message",
             ],
             "rows": [_attempt_row(attempt) for attempt in detail.attempts],
@@ -430,11 +436,12 @@ def _attempt_row(attempt: RunAttempt) -> tuple[Any, ...]:
         attempt.started_at,
         attempt.finished_at,
     )
+    day = attempt.scheduled_for.astimezone(UTC).date()
     return (
         attempt.attempt,
         attempt.fence,
         attempt.node,
-        *(instant_text(instant) for instant in instants),
+        *(unbroken(clock_text(instant, day)) for instant in instants),
         attempt.outcome.replace("_", " ") or "under way",
         attempt.exit_code,
         attempt.message,
@@ -442,11 +449,17 @@ def _attempt_row(attempt: RunAttempt) -> tuple[Any, ...]:
 
 
 def _is_bounded(request: HttpRequest) -> bool:
-    """Whether an index bounds the list without a day: by tenant, job, id, or being under way."""
-    if any(request.GET.get(name) for name in (_TENANT, "job", "q")):
+    """Whether an index bounds the list without a day.
+
+    A tenant's runs of one final status are not: none of them may be recent, and the database would
+    walk through all that the tenant ever had.
+    """
+    if request.GET.get("job") or request.GET.get("q"):
         return True
     status = request.GET.get("status")
-    return bool(status) and status not in FINAL
+    if not status:
+        return bool(request.GET.get(_TENANT))
+    return status not in FINAL
 
 
 def _from(begin: datetime) -> Q:

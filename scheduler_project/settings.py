@@ -156,6 +156,7 @@ UNFOLD = {
     "SITE_SYMBOL": "schedule",
     "SITE_URL": None,
     "DASHBOARD_CALLBACK": "scheduler_project.admin.home_page",
+    "SIDEBAR": {"navigation": "scheduler_project.admin.sidebar"},
 }
 
 # --- security ---------------------------------------------------------------------------------

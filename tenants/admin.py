@@ -50,7 +50,10 @@ class NewKeyForm(forms.Form):
     tenant = forms.ModelChoiceField(
         Tenant.objects.all(),
         # Found by typing: there may be thousands.
-        widget=AutocompleteSelect(ApiKey._meta.get_field("tenant"), admin.site),
+        widget=AutocompleteSelect(
+            ApiKey._meta.get_field("tenant"),
+            admin.site,
+        ),
     )
     name = forms.CharField(
         max_length=200,
@@ -104,6 +107,7 @@ class TenantAdmin(ReadOnlyAdmin):
         form_class = forms.modelform_factory(
             Tenant,
             fields=fields,
+            help_texts={"image_allow_list": "Beginnings of image names, with commas; empty: all."},
             formfield_callback=lambda field, **kw: self.formfield_for_dbfield(field, request, **kw),
         )
 

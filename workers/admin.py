@@ -27,6 +27,7 @@ from scheduler_project.lib.admin_pages import (
     instant_text,
     label_column,
     link,
+    unbroken,
 )
 from workers.models import WorkerSession
 
@@ -65,7 +66,7 @@ class WorkerSessionAdmin(ReadOnlyAdmin):
     """One row a life of a worker process."""
 
     list_display = (
-        "celery_name", "node", "state", "slots_text", "region", "lease_end", "seen", "started"
+        "name_text", "node", "state", "slots_text", "region", "lease_end", "seen", "started"
     )  # fmt: skip
     list_filter = (LifeFilter,)
     ordering = ("-started_at", "session_id")
@@ -136,6 +137,10 @@ class WorkerSessionAdmin(ReadOnlyAdmin):
     @admin.display(description="session id")
     def id_text(self, session: WorkerSession) -> SafeString:
         return code(session.session_id)
+
+    @admin.display(description="worker")
+    def name_text(self, session: WorkerSession) -> SafeString:
+        return unbroken(session.celery_name)
 
     @admin.display(description="queue")
     def queue_text(self, session: WorkerSession) -> SafeString:

@@ -4,8 +4,9 @@ Rows are looked at, not edited: what acts is a page that asks first and then cal
 the API calls.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
 from typing import Any, Final, TypeVar, cast
 
@@ -98,14 +99,27 @@ def seconds_text(duration: timedelta | float | None) -> str:
     return f"{value:.3f} s"
 
 
+def clock_text(instant: datetime | None, day: date) -> str:
+    """The time of an instant (UTC), with its date only when that isn't `day`."""
+    text = instant_text(instant).removesuffix(" UTC")
+    return text.removeprefix(f"{day} ")
+
+
 def instant_column(name: str, title: str | None = None) -> Callable[[Any, Model], str]:
-    """A column or field that shows the instant in the attribute `name`."""
+    """A column or field that shows the instant in the attribute `name`, and UTC in its title."""
 
     def show(self: Any, row: Model) -> str:
-        return instant_text(getattr(row, name))
+        text = instant_text(getattr(row, name)).removesuffix(" UTC")
+        return unbroken(text) if text else ""
 
-    show.short_description = title or name.replace("_", " ")  # type: ignore[attr-defined]
+    words = title or name.replace("_", " ")
+    show.short_description = f"{words} (UTC)"  # type: ignore[attr-defined]
     return show
+
+
+def unbroken(text: object) -> SafeString:
+    """Text that stays in one line."""
+    return format_html('<span class="whitespace-nowrap">{}</span>', text)
 
 
 def label_column(title: str, colours: Mapping[str, str]) -> Callable[[Method], Method]:
@@ -119,8 +133,9 @@ def page_action(title: str, path: str, permission: str) -> Callable[[Method], Me
     return cast("Callable[[Method], Method]", made)
 
 
-def code(text: object) -> SafeString:
-    """An id or a piece of configuration, escaped, in a typewriter's letters."""
+def code(value: object) -> SafeString:
+    """An id, or a piece of configuration as JSON, escaped, in a typewriter's letters."""
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list)) else value
     return format_html('<span class="font-mono text-xs">{}</span>', text)
 
 
