@@ -19,10 +19,13 @@ from scheduler_project.lib.problems import Problem
 RETRY_AFTER_S: Final = 1
 PURGE_BATCH: Final = 1_000
 
-# The time-out is set in the same statement as the insert that may wait; MATERIALIZED, because it
-# must happen before. An expired key is taken over, like one that was never used.
+# The short time-out is for the key alone, not for the work that follows: it is set before the
+# insert that may wait (MATERIALIZED), and put back by its RETURNING, in one round trip. An expired
+# key is taken over, like one that was never used.
 _CLAIM: Final = """
-WITH bounded AS MATERIALIZED (SELECT set_config('lock_timeout', %(wait)s, true))
+WITH bounded AS MATERIALIZED (
+    SELECT current_setting('lock_timeout') AS usual, set_config('lock_timeout', %(wait)s, true)
+)
 INSERT INTO idempotency_keys
     (tenant_id, key, route_hash, body_hash, headers, body, created_at, expires_at)
 SELECT %(tenant)s, %(key)s, %(route)s, %(body)s, '{}', '', now(),
@@ -32,7 +35,7 @@ ON CONFLICT (tenant_id, key) DO UPDATE
    SET route_hash = excluded.route_hash, body_hash = excluded.body_hash, status = NULL,
        created_at = excluded.created_at, expires_at = excluded.expires_at
  WHERE idempotency_keys.expires_at <= now()
-RETURNING 1
+RETURNING (SELECT set_config('lock_timeout', usual, true) FROM bounded)
 """
 _READ: Final = """
 SELECT route_hash, body_hash, status, headers, body
@@ -83,8 +86,6 @@ def claim(tenant_id: UUID, key: str, route: str, body: str) -> Answer | None:
                     raise _in_progress() from error
                 raise
             if cursor.fetchone():
-                # The short time-out was for the key alone, not for the work that follows.
-                cursor.execute("SET LOCAL lock_timeout TO DEFAULT")
                 return None
             cursor.execute(_READ, [tenant_id, key])
             row = cursor.fetchone()

@@ -11,14 +11,13 @@ import psycopg
 import pytest
 from django.db import connection, connections, transaction
 from django.db.models.functions import Now
-from django.http import HttpResponse
 
 from jobs.models import Job
 from scheduler_project.lib.idempotency import body_hash, parse_key
 from scheduler_project.lib.problems import Problem
 from tenants.idempotency import claim, purge_expired
 from tenants.models import IdempotencyKey, Tenant
-from tests.support.api_client import ApiClient, assert_problem, client_of
+from tests.support.api_client import Answer, ApiClient, assert_problem, client_of
 from tests.support.factories import make_job, make_tenant
 from tests.support.polling import poll
 
@@ -29,15 +28,15 @@ BODY = {
 COPIES = 20
 
 
-def create(client: ApiClient, key: str, body: Any = BODY) -> HttpResponse:
+def create(client: ApiClient, key: str, body: Any = BODY) -> Answer:
     return client.post("/v1/jobs", body, Idempotency_Key=key)
 
 
-def at_once(count: int, send: Callable[[int], HttpResponse]) -> list[HttpResponse]:
+def at_once(count: int, send: Callable[[int], Answer]) -> list[Answer]:
     """Send `count` requests from as many threads, each with a database connection of its own."""
     together = threading.Barrier(count)
 
-    def one(number: int) -> HttpResponse:
+    def one(number: int) -> Answer:
         try:
             # The connection is opened before the start, so that the race is about the key.
             connection.ensure_connection()
@@ -50,7 +49,7 @@ def at_once(count: int, send: Callable[[int], HttpResponse]) -> list[HttpRespons
         return list(pool.map(one, range(count)))
 
 
-def same_answer(first: HttpResponse, second: HttpResponse) -> bool:
+def same_answer(first: Answer, second: Answer) -> bool:
     names = ("Location", "ETag", "Content-Type")
     return (first.status_code, first.content) == (second.status_code, second.content) and all(
         first.headers.get(name) == second.headers.get(name) for name in names
@@ -145,13 +144,20 @@ def test_a_copy_of_a_request_that_is_stuck_is_told_to_come_back(settings: Any) -
 def test_a_copy_that_waits_acts_itself_when_the_first_one_fails() -> None:
     tenant = make_tenant()
     alice = client_of(tenant, "write")
+
+    def copy_of_it() -> Answer:
+        try:
+            return create(alice, "k7")
+        finally:
+            connections.close_all()
+
     with ThreadPoolExecutor(1) as pool, psycopg.connect(**database()) as first:
         first.execute(
             "INSERT INTO idempotency_keys (tenant_id, key, route_hash, body_hash, headers, body,"
             " expires_at) VALUES (%s, 'k7', '', '', '{}', '', now() + interval '1 hour')",
             [tenant.tenant_id],
         )
-        copy = pool.submit(lambda: (create(alice, "k7"), connections.close_all())[0])
+        copy = pool.submit(copy_of_it)
         poll(is_somebody_waiting, 5, "the copy waits for the key")
         first.rollback()
         assert copy.result(timeout=10).status_code == 201

@@ -13,7 +13,6 @@ from uuid import uuid4
 
 import pytest
 from django.db.models.functions import Now
-from django.http import HttpResponse
 from django.urls import URLPattern, URLResolver, get_resolver
 
 from jobs.models import Job
@@ -21,7 +20,7 @@ from runs.models import Run
 from scheduler_project.lib.api_view import ApiView
 from tenants.api.authentication import ApiKeyAuthentication
 from tenants.models import ApiKey, Tenant
-from tests.support.api_client import ApiClient, assert_problem, client_of
+from tests.support.api_client import Answer, ApiClient, assert_problem, client_of
 from tests.support.factories import make_run
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
@@ -58,7 +57,8 @@ def walk(patterns: list[URLPattern | URLResolver], prefix: str = "/") -> Iterato
         if isinstance(pattern, URLResolver):
             yield from walk(pattern.url_patterns, path)
         elif path.startswith("/v1/"):
-            yield Route(path, pattern.callback.view_class)
+            view: type[ApiView] = pattern.callback.view_class  # type: ignore[attr-defined]
+            yield Route(path, view)
 
 
 ROUTES = list(walk(get_resolver().url_patterns))
@@ -97,8 +97,8 @@ def facts_of(tenant: Tenant) -> list[object]:
     ]
 
 
-def call(client: ApiClient, method: str, path: str, **headers: str) -> HttpResponse:
-    body = {} if method in ("POST", "PUT", "PATCH") else None
+def call(client: ApiClient, method: str, path: str, **headers: str) -> Answer:
+    body: dict[str, object] | None = {} if method in ("POST", "PUT", "PATCH") else None
     return client.send(method, path, body, **{"If_Match": '"1"'} | headers)
 
 

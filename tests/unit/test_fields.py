@@ -211,7 +211,7 @@ def test_a_name_is_stored_as_sent_or_refused(name: str) -> None:
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists))
 def test_no_value_breaks_a_field(value: Any) -> None:
-    for name in Input().fields:
+    for name in map(str, Input().fields):
         assert all(problem.field.startswith(name) for problem in problems_with({name: value}))
 
 

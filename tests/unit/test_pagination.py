@@ -55,7 +55,7 @@ def test_a_cursor_of_another_list_is_refused_and_told_so(scope: CursorScope) -> 
 
 
 def test_the_order_in_which_filters_are_given_does_not_matter() -> None:
-    turned = CursorScope("runs", TENANT, dict(reversed(SCOPE.filters.items())))
+    turned = CursorScope("runs", TENANT, dict(reversed(list(SCOPE.filters.items()))))
     assert decode_cursor(encode_cursor(SCOPE, VALUES), turned, TYPES) == VALUES
 
 
