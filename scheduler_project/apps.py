@@ -5,3 +5,7 @@ from django.apps import AppConfig
 
 class SchedulerProjectConfig(AppConfig):
     name = "scheduler_project"
+
+    def ready(self) -> None:
+        """Register the checks; they read models, which can be imported only now."""
+        from scheduler_project import checks  # noqa: F401 – importing registers

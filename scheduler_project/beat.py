@@ -12,6 +12,7 @@ from django.conf import settings
 
 from runs import dispatcher, planner, reaper, retention
 from runs.wakeups import WakeListener
+from scheduler_project.checks import refuse_unsound_start
 from scheduler_project.lib.duty import Duty
 from scheduler_project.lib.events import emit
 
@@ -44,6 +45,7 @@ class ShardedScheduler(Scheduler):
 
     def setup_schedule(self) -> None:
         """Start the duties; beat calls this once, before its first tick."""
+        refuse_unsound_start()
         self._duties = scheduler_duties()
         for duty in self._duties:
             duty.start()

@@ -299,17 +299,6 @@ OUTPUT_TAIL_BYTES = env.integer("OUTPUT_TAIL_BYTES", 16_384, low=0, high=65_536)
 RETENTION_DAYS = env.integer("RETENTION_DAYS", 30, low=1, high=3_650)
 PARTITION_DAYS_AHEAD = env.integer("PARTITION_DAYS_AHEAD", 14, low=2, high=60)
 
-if WORKER_MARGIN_S <= WARDEN_MARGIN_S:
-    raise env.SettingError(
-        f"WORKER_MARGIN_S ({WORKER_MARGIN_S}) must be larger than WARDEN_MARGIN_S "
-        f"({WARDEN_MARGIN_S}): the worker stops its containers before the warden does."
-    )
-if HEARTBEAT_S >= LEASE_S - WORKER_MARGIN_S:
-    raise env.SettingError(
-        f"HEARTBEAT_S ({HEARTBEAT_S}) must be smaller than LEASE_S - WORKER_MARGIN_S "
-        f"({LEASE_S - WORKER_MARGIN_S}): one missed heartbeat must leave time for another."
-    )
-
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,

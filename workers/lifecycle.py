@@ -15,6 +15,7 @@ from django.conf import settings
 from runs import transport
 from runs.domain.outcome import StopReason
 from runs.leases import SessionOffer
+from scheduler_project.checks import refuse_unsound_start
 from workers.execution import Limits, execute_run
 from workers.keeper import Keeper, LeaseTiming
 from workers.sandbox.base import Sandbox
@@ -85,6 +86,7 @@ def current_worker() -> Worker:
 def open_worker(sender: str, instance: Any, **_: Any) -> None:
     """Open the session and consume its queue."""
     global _worker
+    refuse_unsound_start()
     _worker = Worker(celery_name=sender)
     _worker.keeper.open()
     name = _worker.keeper.offer.queue

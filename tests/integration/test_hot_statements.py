@@ -1,0 +1,137 @@
+"""Each hot statement uses the index it names, on tables that are large enough to matter."""
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from django.db import connection
+
+from runs import store
+from tests.support.factories import database_now, make_due_job, make_job, make_session, make_tenant
+
+pytestmark = pytest.mark.django_db
+
+RUNS = 20_000
+
+
+@pytest.fixture
+def seeded() -> dict[str, Any]:
+    """20,000 finished runs, 500 active ones, 2,000 cursors, with fresh statistics."""
+    tenant = make_tenant()
+    job = make_job(tenant, overlap="skip")
+    session = make_session()
+    now = database_now()
+    insert = (
+        "INSERT INTO runs (run_id, scheduled_for, job_id, manual_key, job_version, tenant_id,"
+        " region, tier, trigger, status, due_at, ready_at, lease_owner, fence, finished_at)"
+        " SELECT gen_random_uuid(), t, %s, gen_random_uuid(), 1, %s, 'default', 'container',"
+        " 'manual', %s, t, t, %s, 1, %s FROM (SELECT now() - make_interval(secs => n) AS t"
+        " FROM generate_series(1, %s) AS n) AS times"
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(insert, [job.job_id, tenant.tenant_id, "succeeded", None, now, RUNS])
+        cursor.execute(insert, [job.job_id, tenant.tenant_id, "queued", None, None, 480])
+        cursor.execute(insert, [job.job_id, tenant.tenant_id, "leased", session, None, 20])
+        make_due_job(tenant, due_in_s=10)
+        cursor.execute(
+            "WITH more AS (INSERT INTO jobs (job_id, tenant_id, name, description, labels,"
+            " schedule, dst, flexible_window_s, misfire, overlap, queue_limit, task, retry, region,"
+            " tier, enabled, version) SELECT gen_random_uuid(), tenant_id, name, description,"
+            " labels, schedule, dst, 0, misfire, overlap, 10, task, retry, region, tier, true, 1"
+            " FROM jobs, generate_series(1, 2000) WHERE job_id = %s RETURNING job_id)"
+            " INSERT INTO schedule_cursors (job_id, shard, next_run_at, last_wall_time, tzdata)"
+            " SELECT job_id, 0, now() + interval '1 day', '', '' FROM more",
+            [job.job_id],
+        )
+        cursor.execute("ANALYZE")
+        cursor.execute("SELECT run_id, scheduled_for FROM runs WHERE status = 'leased' LIMIT 5")
+        keys = cursor.fetchall()
+    return {
+        "job_id": job.job_id,
+        "job_ids": [job.job_id],
+        "session_id": session,
+        "session_ids": [session],
+        "run_ids": [run_id for run_id, _ in keys],
+        "scheduled_fors": [at for _, at in keys],
+        "fences": [1] * len(keys),
+        "sessions": [session] * len(keys),
+    }
+
+
+LIMITS = {
+    "look_ahead_s": 75,
+    "limit": 1_000,
+    "shards": None,
+    "place_lead_s": 60,
+    "silent_s": 5,
+    "max_lease_losses": 5,
+    "status": "skipped",
+    "reason": "paused",
+    "started_ats": [None] * 5,
+}
+
+INDEXES = [
+    ("claim_due_cursors", "cursors_due"),
+    ("waiting_runs", "runs_active"),
+    ("open_sessions", "runs_active"),
+    ("occupied_by_tenant", "runs_active"),
+    ("place_runs", "pkey"),
+    ("lease_runs", "pkey"),
+    ("read_runs_for_go", "pkey"),
+    ("read_runs_for_completion", "pkey"),
+    ("record_starts", "pkey"),
+    ("hand_back_runs", "pkey"),
+    ("runs_of_session", "runs_active"),
+    ("reap_running", "runs_active"),
+    ("requeue_unstarted", "runs_active"),
+    ("withdraw_planned", "run_occurrence_once"),
+    ("next_planned", "run_occurrence_once"),
+]
+
+
+def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    return [plan, *(n for child in plan.get("Plans", []) for n in nodes(child))]
+
+
+def partition_index(index: str) -> UUID | str:
+    """Partitions name their indexes by columns: find the parent's name for each."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT p.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid"
+            " JOIN pg_class p ON p.oid = i.inhparent WHERE c.relname = %s",
+            [index],
+        )
+        row = cursor.fetchone()
+    return row[0] if row else index
+
+
+@pytest.mark.parametrize(("statement", "index"), INDEXES)
+def test_a_hot_statement_uses_its_index(statement: str, index: str, seeded: dict[str, Any]) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("EXPLAIN (FORMAT JSON) " + store.STATEMENTS[statement], {**LIMITS, **seeded})
+        (plan,) = cursor.fetchone()[0]
+    found = nodes(plan["Plan"])
+    used = {str(partition_index(n["Index Name"])) for n in found if "Index Name" in n}
+    whole = [
+        n["Relation Name"]
+        for n in found
+        if n["Node Type"] == "Seq Scan"
+        and n["Relation Name"].startswith(("runs_", "jobs", "schedule_cursors"))
+        and n["Plan Rows"] > 1_000
+    ]
+
+    assert any(index in name for name in used), f"{sorted(used)} instead of {index}"
+    assert not whole, f"reads {whole} as a whole"
+
+
+def test_a_look_up_by_both_columns_visits_one_partition(seeded: dict[str, Any]) -> None:
+    at = database_now() - timedelta(seconds=1)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "EXPLAIN (FORMAT JSON) SELECT * FROM runs WHERE run_id = %s AND scheduled_for = %s",
+            [uuid4(), at],
+        )
+        (plan,) = cursor.fetchone()[0]
+    relations = {n["Relation Name"] for n in nodes(plan["Plan"]) if "Relation Name" in n}
+    assert len(relations) == 1
