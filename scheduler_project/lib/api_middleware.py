@@ -6,6 +6,7 @@ headers that every answer has.
 """
 
 import io
+import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -15,6 +16,8 @@ from django.http import HttpRequest, HttpResponse
 from scheduler_project.lib.health import healthz, readyz
 from scheduler_project.lib.problems import CONTENT_TYPE, Problem, problem_response
 from scheduler_project.lib.request_id import HEADER, current_request_id, request_id_from
+
+logger = logging.getLogger(__name__)
 
 # Pages for people keep their own error pages; all else is the API.
 _PAGES: Final = ("/admin/", "/docs", "/static/")
@@ -68,6 +71,9 @@ def as_problem(response: HttpResponse) -> HttpResponse:
     code = _CODE_OF_STATUS.get(response.status_code)
     if code is None or response.headers.get("Content-Type") == CONTENT_TYPE:
         return response
+    if code == "internal_error":
+        # Django has logged the traceback, without the id that the caller will report.
+        logger.error("Request %s was answered with 500", current_request_id.get())
     allowed = response.headers.get("Allow")
     return problem_response(Problem(code, headers={"Allow": allowed} if allowed else None))
 

@@ -147,7 +147,7 @@ def problem_of(error: BaseException) -> Problem:
     known = known or _of_database(error) or _of_django(error)
     if known:
         return known
-    logger.error("A request failed unexpectedly", exc_info=error)
+    logger.error("Request %s failed unexpectedly", current_request_id.get(), exc_info=error)
     return Problem("internal_error")
 
 

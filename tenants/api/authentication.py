@@ -6,12 +6,8 @@ refused from the next request on. The database's clock decides about expiry.
 
 import logging
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Final
 
 from django.db import DatabaseError, connection
-from django.db.models import BooleanField, ExpressionWrapper, Q
-from django.db.models.functions import Now
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
 
@@ -19,11 +15,9 @@ from scheduler_project.lib.problems import Problem
 from tenants.api.failed_authentications import authentication_failed
 from tenants.domain.api_key_text import NO_HASH, is_right, prefix_of
 from tenants.models import ApiKey, Tenant
+from tenants.selectors import key_find
 
 logger = logging.getLogger(__name__)
-
-# `last_used_at` is for people looking for dead keys: a write a minute is exact enough.
-USE_RECORDED_EVERY: Final = timedelta(minutes=1)
 
 
 @dataclass(frozen=True)
@@ -81,32 +75,19 @@ def authenticate_key(text: str) -> ApiKey:
     prefix = prefix_of(text)
     if prefix is None:
         raise Problem("invalid_key", "The key does not have the form sk_<prefix>_<secret>.")
-    api_key = (
-        ApiKey.objects.select_related("tenant")
-        .annotate(
-            is_expired=_statement(Q(expires_at__lte=Now())),
-            use_is_old=_statement(
-                Q(last_used_at=None) | Q(last_used_at__lt=Now() - USE_RECORDED_EVERY)
-            ),
-        )
-        .filter(prefix=prefix)
-        .first()
-    )
-    if not is_right(text, api_key.key_hash if api_key else NO_HASH) or api_key is None:
+    found = key_find(prefix)
+    if not is_right(text, found.api_key.key_hash if found else NO_HASH) or found is None:
         raise Problem("invalid_key", "No such key was issued.")
+    api_key = found.api_key
     if api_key.revoked_at is not None:
         raise Problem("key_revoked")
-    if api_key.is_expired:
+    if found.is_expired:
         raise Problem("key_expired")
     if api_key.tenant.suspended_at is not None:
         raise Problem("tenant_suspended")
-    if api_key.use_is_old:
+    if found.use_is_old:
         _note_use(api_key)
     return api_key
-
-
-def _statement(condition: Q) -> "ExpressionWrapper[Q]":
-    return ExpressionWrapper(condition, output_field=BooleanField())
 
 
 def _note_use(api_key: ApiKey) -> None:
