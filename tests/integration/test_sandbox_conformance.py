@@ -151,6 +151,14 @@ def test_stop_lets_the_program_leave_by_itself(sandbox: Sandbox) -> None:
     assert stopped.outcome(StopReason.CANCEL).code is OutcomeCode.CANCELLED
 
 
+def test_stop_ends_a_program_that_has_never_heard_of_signals(sandbox: Sandbox) -> None:
+    handle = started(sandbox, programs.FOREVER)
+    before = time.monotonic()
+    stopped = sandbox.stop(handle, grace_s=20)
+    assert time.monotonic() - before < 3
+    assert (stopped.exit_code, stopped.signal) == (143, 15)
+
+
 def test_stop_kills_a_program_that_ignores_it(sandbox: Sandbox) -> None:
     handle = started(sandbox, programs.IGNORES_TERM)
     before = time.monotonic()
