@@ -62,6 +62,8 @@ class StateFilter(SimpleListFilter):
 class JobChangeList(ChangeList):  # type: ignore[misc]
     """The list with each job's next time; one query for the page."""
 
+    result_list: Any
+
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         jobs: list[Job] = list(self.result_list)
