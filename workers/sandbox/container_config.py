@@ -153,7 +153,7 @@ def _host_config(
     writable = {"/tmp", *image.volumes}  # noqa: S108
     host: dict[str, Any] = {
         "CapDrop": ["ALL"],
-        "SecurityOpt": ["no-new-privileges:true"],
+        "SecurityOpt": ["no-new-privileges"],
         "Privileged": False,
         "ReadonlyRootfs": True,
         "Tmpfs": dict.fromkeys(sorted(writable), _tmpfs_options(spec, image)),
