@@ -45,7 +45,8 @@ def _key_statement() -> str:
     columns = [f"api_keys.{field.column}" for field in ApiKey._meta.concrete_fields]
     columns += [f"tenants.{field.column}" for field in Tenant._meta.concrete_fields]
     return (
-        f"SELECT {', '.join(columns)}, coalesce(api_keys.expires_at <= statement_timestamp(), false),"  # noqa: S608
+        f"SELECT {', '.join(columns)},"  # noqa: S608 – names of our own columns
+        " coalesce(api_keys.expires_at <= statement_timestamp(), false),"
         " coalesce(last_used_at < statement_timestamp() - make_interval(secs => %s), true)"
         " FROM api_keys JOIN tenants USING (tenant_id) WHERE api_keys.prefix = %s"
     )

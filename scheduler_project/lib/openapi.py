@@ -135,13 +135,26 @@ def operation(
 def add_what_all_share(result: dict[str, Any], **_: Any) -> dict[str, Any]:
     """Add the problems, their examples and the common headers (a hook of drf-spectacular)."""
     components = result.setdefault("components", {})
-    components.setdefault("schemas", {})["Problem"] = _problem_schema()
+    components["schemas"] = _without_free_or_null(components.get("schemas", {}))
+    components["schemas"]["Problem"] = _problem_schema()
     components["examples"] = {code: _problem_example(code) for code in PROBLEMS}
     components["headers"] = _headers()
     for path, methods in result["paths"].items():
         for described in methods.values():
             _add_answers(path, described)
     return result
+
+
+def _without_free_or_null(schema: Any) -> Any:
+    """Return the schema with `anything, or null` put right: null is both, which oneOf forbids."""
+    if isinstance(schema, list):
+        return [_without_free_or_null(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    rest = {name: value for name, value in schema.items() if name != "oneOf"}
+    if schema.get("oneOf") == [{}, {"type": "null"}]:
+        return rest
+    return {name: _without_free_or_null(value) for name, value in schema.items()}
 
 
 def _add_answers(path: str, described: dict[str, Any]) -> None:
