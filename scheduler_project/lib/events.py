@@ -7,6 +7,6 @@ _logger = logging.getLogger("scheduler")
 
 
 def emit(action: str, sentence: str, *, level: int = logging.INFO, **facts: Any) -> None:
-    """Log `sentence` with `action` and the facts as key=value; docs/events.md lists every action."""
+    """Log `sentence`, `action` and the facts as key=value; docs/events.md lists every action."""
     words = " ".join(f"{name}={value}" for name, value in facts.items())
     _logger.log(level, "%s action=%s %s", sentence, action, words, extra={"action": action})

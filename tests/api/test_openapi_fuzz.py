@@ -33,10 +33,10 @@ def application(environ: Any, start_response: Any) -> Any:
     return _handler()(environ, start_response)
 
 
-schema = schemathesis.openapi.from_dict(openapi_document())
+schema: Any = schemathesis.openapi.from_dict(openapi_document())
 schema.app = application
 OPERATIONS = [result.ok() for result in schema.get_all_operations()]
-CHECKS = [
+CHECKS: list[Any] = [
     checks.not_a_server_error,
     checks.CHECKS.get_one("status_code_conformance"),
     checks.CHECKS.get_one("content_type_conformance"),
