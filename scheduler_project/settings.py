@@ -195,6 +195,8 @@ RATE_LIMITS = {
         ("failed_authentication", 20, 2_000),
     )
 }
+# The most a request waits for Redis to count it; usual is a tenth of a millisecond.
+RATE_LIMIT_TIMEOUT_MS = env.integer("RATE_LIMIT_TIMEOUT_MS", 25, low=1, high=1_000)
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["tenants.api.authentication.ApiKeyAuthentication"],
     "DEFAULT_PERMISSION_CLASSES": ["tenants.api.permissions.HasScope"],
@@ -271,6 +273,10 @@ PREPARE_LEAD_S = env.seconds("PREPARE_LEAD_S", 5, low=0, high=60)
 # Slices of the jobs that schedulers share out. A job's slice is stored: to change the number,
 # rewrite schedule_cursors.shard.
 SHARDS = env.integer("SHARDS", 64, low=1, high=4_096)
+# How long a scheduler keeps its shards without a renewal; renewed every SHARD_TICK_S. Far below the
+# look-ahead, so that a dead scheduler's shards are planned by others long before they fall due.
+SHARD_TERM_S = env.seconds("SHARD_TERM_S", 6, low=1, high=60)
+SHARD_TICK_S = env.seconds("SHARD_TICK_S", 1.5, low=0.1, high=20)
 PLANNER_BATCH = env.integer("PLANNER_BATCH", 1_000, low=1, high=10_000)
 DISPATCH_BATCH = env.integer("DISPATCH_BATCH", 1_000, low=1, high=10_000)
 # Each scheduler duty that has not finished a round for this long is stale, and beat exits.

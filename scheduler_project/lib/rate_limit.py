@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any, Final
 
 import redis
@@ -19,8 +19,6 @@ from redis.retry import Retry
 
 logger = logging.getLogger(__name__)
 
-# The most a request may wait for Redis, to connect and to answer; usual is a fifth of a ms.
-TIMEOUT_S: Final = 0.025
 # After a failure nobody asks for this long: each process pays the time-out once in that time.
 PAUSE_S: Final = 2.0
 
@@ -68,15 +66,15 @@ class Decision:
 
 
 class RateLimiter:
-    """Asks Redis whether a call may pass; thread-safe."""
+    """Asks Redis whether a call may pass; waits `timeout_s` at most; thread-safe."""
 
-    def __init__(self, url: str, *, prefix: str) -> None:
+    def __init__(self, url: str, *, prefix: str, timeout_s: float) -> None:
         self._prefix = prefix
         # redis-py would try again by itself, with pauses, and double the wait.
         client = redis.Redis.from_url(
             url,
-            socket_timeout=TIMEOUT_S,
-            socket_connect_timeout=TIMEOUT_S,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=timeout_s,
             retry=Retry(NoBackoff(), 0),
             health_check_interval=0,
         )
@@ -120,7 +118,11 @@ class RateLimiter:
             self._ask_again_at = time.monotonic() + PAUSE_S
 
 
-@lru_cache(maxsize=4)
-def limiter(url: str | None = None) -> RateLimiter:
+@cache
+def limiter() -> RateLimiter:
     """Return this process's limiter."""
-    return RateLimiter(url or settings.REDIS_URL, prefix=settings.INSTANCE)
+    return RateLimiter(
+        settings.REDIS_URL,
+        prefix=settings.INSTANCE,
+        timeout_s=settings.RATE_LIMIT_TIMEOUT_MS / 1_000,
+    )
