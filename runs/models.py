@@ -13,6 +13,7 @@ from django.db.models.functions import Now
 
 from runs.domain.state import FINAL, RunStatus, Trigger
 
+
 def _choices(values: type[StrEnum]) -> list[tuple[str, str]]:
     return [(value.value, value.name.replace("_", " ").title()) for value in values]
 
@@ -190,6 +191,22 @@ class ShardLease(models.Model):
 
     class Meta:
         db_table = "shard_leases"
+
+
+class SchedulerProcess(models.Model):
+    """A living scheduler process, so that the others leave it its share of the shards."""
+
+    owner = models.UUIDField(primary_key=True)
+    node = models.CharField(max_length=255)
+    pid = models.PositiveIntegerField()
+    started_at = models.DateTimeField(db_default=Now())
+    expires_at = models.DateTimeField()
+
+    class Meta:
+        db_table = "scheduler_processes"
+
+    def __str__(self) -> str:
+        return f"{self.node}:{self.pid}"
 
 
 class OutboxMessage(models.Model):

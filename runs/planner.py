@@ -25,6 +25,8 @@ def plan_once(shards: Sequence[int] | None = None) -> dict[str, int]:
     Returns counts: `jobs` claimed, `runs` created, `spans` recorded, `existing` occurrences that
     had a row already, `set_aside` jobs that can't be planned.
     """
+    if shards is not None and not shards:
+        return {"jobs": 0}
     with transaction.atomic():
         claimed = store.fetch(
             "claim_due_cursors",

@@ -9,8 +9,10 @@ from typing import Any
 
 from celery.beat import Scheduler
 from django.conf import settings
+from django.db.utils import Error as DatabaseError
 
 from runs import dispatcher, planner, reaper, retention
+from runs.shards import ShardLeases
 from runs.wakeups import WakeListener
 from scheduler_project.checks import refuse_unsound_start
 from scheduler_project.lib.duty import Duty
@@ -20,10 +22,16 @@ _WATCH_INTERVAL_S = 1.0
 _STOP_TIMEOUT_S = 5.0
 
 
-def scheduler_duties() -> list[Duty]:
+def scheduler_duties(shards: ShardLeases) -> list[Duty]:
     """Return the duties of one scheduler process, not yet started."""
     return [
-        Duty("planner", planner.plan_once, interval_s=1.0, busy=planner.is_behind),
+        Duty("shards", shards.tick, interval_s=settings.SHARD_TICK_S),
+        Duty(
+            "planner",
+            lambda: planner.plan_once(shards.held()),
+            interval_s=1.0,
+            busy=planner.is_behind,
+        ),
         Duty("dispatcher", dispatcher.dispatch_once, interval_s=0.25, busy=dispatcher.is_behind),
         Duty("reaper", reaper.reap_once, interval_s=1.0),
         Duty("guards", reaper.release_stale_guards, interval_s=30.0),
@@ -46,7 +54,8 @@ class ShardedScheduler(Scheduler):
     def setup_schedule(self) -> None:
         """Start the duties; beat calls this once, before its first tick."""
         refuse_unsound_start()
-        self._duties = scheduler_duties()
+        self._shards = ShardLeases()
+        self._duties = scheduler_duties(self._shards)
         for duty in self._duties:
             duty.start()
         self._wakes = [
@@ -75,7 +84,16 @@ class ShardedScheduler(Scheduler):
             duty.stop(0)
         for duty in self._duties:
             duty.stop(_STOP_TIMEOUT_S)
+        if self._duties:
+            self._resign()
         self._duties = []
+
+    def _resign(self) -> None:
+        try:
+            self._shards.resign_all()
+        except DatabaseError as error:
+            emit("scheduler.not_resigned", "The shards were not given up; their term ends them.",
+                 error=str(error).strip())  # fmt: skip
 
 
 def _round_gap_s(duty: Duty) -> float:
