@@ -113,7 +113,8 @@ def application_programs(
     """Everything but the servers. `environment` is what settings.py reads, shared by all."""
     slots = int(environment.get("WORKER_SLOTS") or DEFAULT_SLOTS)
     prepared = int(environment.get("WORKER_PREPARED_LIMIT") or slots)
-    shared = {**environment, "RELEASE": source_digest(CHECKOUT)}
+    # In its environment, so that changed code is a changed program, which `make up` restarts.
+    shared = {"RELEASE": source_digest(CHECKOUT), **environment}
     worker = {**shared, "PROCESS_ROLE": "worker", "WORKER_DRAIN_S": str(DRAIN_S)}
     warden = warden_command(
         Path(environment["DEADLINES_DIR"]), environment["NODE"], environment["INSTANCE"]
@@ -154,7 +155,7 @@ def settings_in(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def source_digest(root: Path) -> str:
-    """A digest of the code: when it changes, so does each program, and `make up` restarts it."""
+    """A digest of the code that the programs run."""
     digest = hashlib.sha256()
     for app in ("scheduler_project", "tenants", "jobs", "runs", "workers"):
         for path in sorted((root / app).rglob("*")):

@@ -113,7 +113,8 @@ class Stack:
             # Time zones come from the pinned tzdata package, not from the machine.
             "PYTHONTZPATH": "",
         }
-        return ours | settings_in(self.environ) | fixed
+        release = {name: self.environ[name] for name in ("RELEASE",) if self.environ.get(name)}
+        return ours | settings_in(self.environ) | release | fixed
 
     def inherited(self) -> dict[str, str]:
         return {name: self.environ[name] for name in _INHERITED if name in self.environ}

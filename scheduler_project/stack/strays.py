@@ -16,11 +16,11 @@ from scheduler_project.stack.layout import MARKER, Layout
 
 def processes_of(layout: Layout) -> list[psutil.Process]:
     """Every living process of this stack, the caller and its parents left out."""
-    return [process for process in marked(str(layout.local)) if not _is_caller(process)]
+    return [process for process in marked(layout.local) if not _is_caller(process)]
 
 
-def marked(value: str) -> list[psutil.Process]:
-    """Every living process whose environment has the marker with this value.
+def marked(directory: Path, *, or_below: bool = False) -> list[psutil.Process]:
+    """Every living process whose marker names `directory`, or one below it if that is asked for.
 
     PostgreSQL's backends write their titles over their environment and are not found; they end
     with their postmaster, which is.
@@ -29,7 +29,9 @@ def marked(value: str) -> list[psutil.Process]:
     for process in psutil.process_iter():
         # Gone meanwhile, or another user's, which cannot be ours to end.
         with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get(MARKER) == value and process.status() != "zombie":
+            marker = Path(process.environ().get(MARKER) or "/")
+            is_ours = marker == directory or (or_below and directory in marker.parents)
+            if is_ours and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
 

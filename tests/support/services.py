@@ -78,11 +78,17 @@ def sweep_dead_runs() -> None:
     """Remove what test runs left that were killed: processes, containers, files."""
     for directory in _RUNS.iterdir():
         if directory.is_dir() and living_process(directory / _OWNER) is None:
-            end_all(marked(str(directory)), grace_s=2)
-            with contextlib.suppress(StackError):
-                if engine := find_engine(os.environ):
-                    remove_containers(engine, Layout(directory).instance)
+            end_all(marked(directory, or_below=True), grace_s=2)
+            _remove_containers([directory, *directory.iterdir()])
             _remove_run(directory)
+
+
+def _remove_containers(directories: list[Path]) -> None:
+    # No engine, or one that will not have us: then there is nothing of ours in it either.
+    with contextlib.suppress(StackError):
+        if engine := find_engine(os.environ):
+            for directory in directories:
+                remove_containers(engine, Layout(directory).instance)
 
 
 def _remove_run(directory: Path) -> None:

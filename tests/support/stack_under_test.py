@@ -147,7 +147,7 @@ class StackUnderTest:
             process.kill()
         self.redis.kill()
         self.postgres.kill()
-        end_all(marked(str(self.directory)), grace_s=1)
+        end_all(marked(self.directory), grace_s=1)
         remove_containers(self.engine, self.instance)
         shutil.rmtree(Layout(self.directory).deadlines, ignore_errors=True)
         shutil.rmtree(self.directory, ignore_errors=True)
