@@ -4,6 +4,8 @@ Address, processes and threads are given on the command line (see stack/programs
 """
 
 worker_class = "gthread"
+# Imported once and shared: a worker that imports for longer than `timeout` would be killed for it.
+preload_app = True
 # Behind a proxy that keeps connections open; longer than its own time-out, or it would meet
 # closed ones.
 keepalive = 75
