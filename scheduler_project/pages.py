@@ -11,6 +11,7 @@ from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 
+from scheduler_project.lib import openapi_fields  # noqa: F401 – importing registers
 from scheduler_project.lib.api_view import ApiView
 from scheduler_project.lib.problem_catalogue import FIELD_CODES, PROBLEMS
 

@@ -6,7 +6,7 @@ from typing import Final
 from uuid import UUID
 
 from django.db import connection
-from django.db.models import Model, Q, QuerySet
+from django.db.models import Model
 
 from tenants.models import ApiKey, Tenant
 
@@ -66,8 +66,3 @@ def tenant_find(name_or_id: str) -> Tenant | None:
         return Tenant.objects.filter(tenant_id=UUID(name_or_id)).first()
     except ValueError:
         return None
-
-
-def keys_of(tenant: Tenant) -> QuerySet[ApiKey]:
-    """Return the tenant's keys that are not revoked (some may have expired), oldest first."""
-    return tenant.api_keys.filter(Q(revoked_at=None)).order_by("created_at")

@@ -21,8 +21,8 @@ from scheduler_project.lib.fields import (
     StrictSerializer,
     TextField,
     WholeNumberField,
-    format_instant,
 )
+from scheduler_project.lib.instants import format_instant
 
 NAME_LENGTH = 200
 DESCRIPTION_LENGTH = 4_000

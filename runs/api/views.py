@@ -24,7 +24,7 @@ from runs.errors import RunIsFinalError, RunNotFoundError
 from runs.selectors import RunFilter, run_detail, runs_of
 from runs.services import run_cancel, run_now
 from scheduler_project.lib.api_view import ApiView
-from scheduler_project.lib.fields import parse_instant
+from scheduler_project.lib.instants import parse_instant
 from scheduler_project.lib.openapi import CURSOR, IDEMPOTENCY_KEY, LIMIT, operation
 from scheduler_project.lib.pagination import CursorScope, keyset_page, limit_of
 from scheduler_project.lib.problems import Problem, invalid

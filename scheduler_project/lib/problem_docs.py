@@ -1,6 +1,6 @@
 """Writes docs/api-errors.md from the catalogue, so that the two can't differ.
 
-    python -m scheduler_project.lib.problem_docs > docs/api-errors.md
+python -m scheduler_project.lib.problem_docs > docs/api-errors.md
 """
 
 import sys

@@ -20,9 +20,8 @@ from scheduler_project.lib.fields import (
     StrictSerializer,
     TextField,
     WholeNumberField,
-    format_instant,
-    parse_instant,
 )
+from scheduler_project.lib.instants import format_instant, parse_instant
 from scheduler_project.lib.problem_catalogue import FIELD_CODES
 from scheduler_project.lib.problems import FieldProblem, flatten
 
