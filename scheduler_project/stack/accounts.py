@@ -72,7 +72,13 @@ def as_account(
     if account is not None:
         words += [f"--reuid={account.uid}", f"--regid={account.gid}", "--clear-groups"]
         if not all(_passable(path) for path in paths):
-            words += ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+            # The bit: access(2), by which PostgreSQL looks for its own programs, would else leave
+            # the capability out of account.
+            words += [
+                "--securebits=+no_setuid_fixup",
+                "--inh-caps=+dac_read_search",
+                "--ambient-caps=+dac_read_search",
+            ]
     if dies_with_parent:
         words += ["--pdeathsig=KILL"]
     return [*words, "--"]
