@@ -1,0 +1,304 @@
+"""Edits that meet other work at the same moment, each on a connection of its own."""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.db import connection, connections, transaction
+
+from jobs.domain.spec import JobChanges
+from jobs.errors import JobError
+from jobs.models import Job, JobVersion, ScheduleCursor
+from jobs.services import job_create, job_delete, job_set_enabled, job_update
+from runs.leases import GoAnswer, go
+from runs.models import Run
+from runs.planner import plan_once
+from runs.services import run_cancel, run_now
+from tenants.models import Tenant
+from tests.support.api_client import ApiClient, client_of
+from tests.support.factories import (
+    go_request,
+    lease,
+    make_run,
+    make_session,
+    make_tenant,
+    reread,
+)
+from tests.support.job_bodies import good_body
+from tests.support.polling import poll
+from tests.support.racing import race
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+EVERY_MINUTE = {"cron": "* * * * *", "time_zone": "UTC"}
+DAILY = {"cron": "0 9 * * *", "time_zone": "UTC"}
+ROUNDS = 5
+
+
+@pytest.fixture(autouse=True)
+def _static_root() -> None:
+    """WhiteNoise warns of a directory that is not there, and warnings are errors."""
+    settings.STATIC_ROOT.mkdir(parents=True, exist_ok=True)
+
+
+def new_job(tenant: Tenant, **changes: Any) -> Job:
+    said = {"schedule": EVERY_MINUTE, "task": {"image": "a/b:1", "timeout_s": 60}} | changes
+    return job_create(tenant, JobChanges(**said), changed_by="test")
+
+
+def edit(job: Job, version: int | None = None, **changes: Any) -> Job:
+    return job_update(
+        job.tenant, job.job_id, JobChanges(**changes), expected_version=version, changed_by="test"
+    )
+
+
+def delete(job: Job) -> None:
+    job_delete(job.tenant, job.job_id, changed_by="test")
+
+
+def attempt(action: Callable[[], object]) -> str:
+    """`done`, or the name of the refusal."""
+    try:
+        action()
+    except JobError as error:
+        return type(error).__name__
+    return "done"
+
+
+def blocked_by_us(action: Callable[[], Any]) -> "Future[Any]":
+    """Begin `action` on a connection of its own; returns once it waits for a lock that we hold."""
+
+    def run() -> Any:
+        try:
+            return action()
+        finally:
+            connections.close_all()
+
+    pool = ThreadPoolExecutor(1)
+    future = pool.submit(run)
+    pool.shutdown(wait=False)
+    poll(_somebody_waits_for_a_lock, 10, "the other waits for our lock")
+    return future
+
+
+def _somebody_waits_for_a_lock() -> bool:
+    with connection.cursor() as cursor:
+        # Not pg_stat_activity, which shows one transaction the same picture all the time.
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        return bool(cursor.fetchone()[0])
+
+
+# --- edit × edit ----------------------------------------------------------------------------------
+
+
+def test_of_two_racing_changes_of_one_version_one_is_made_and_the_other_is_stale() -> None:
+    tenant = make_tenant()
+    for _ in range(ROUNDS):
+        job = new_job(tenant)
+        outcomes = race(
+            [
+                partial(attempt, partial(edit, job, 1, name="left")),
+                partial(attempt, partial(edit, job, 1, name="right")),
+            ]
+        )
+        assert sorted(outcomes) == ["StaleVersionError", "done"]
+        assert Job.objects.get(job_id=job.job_id).version == 2
+        assert JobVersion.objects.filter(job=job).count() == 2
+
+
+def test_two_racing_requests_get_one_200_and_one_412() -> None:
+    tenant = make_tenant()
+    clients = [client_of(tenant), client_of(tenant)]
+    path = f"/v1/jobs/{new_job(tenant).job_id}"
+    answers = race(
+        [
+            partial(client.patch, path, {"name": name}, If_Match='"1"')
+            for client, name in zip(clients, ("left", "right"), strict=True)
+        ]
+    )
+    assert sorted(answer.status_code for answer in answers) == [200, 412]
+
+
+def test_changes_of_any_version_all_count_and_none_is_lost() -> None:
+    job = new_job(make_tenant())
+    race([partial(edit, job, labels={"n": str(n)}) for n in range(6)])
+    assert Job.objects.get(job_id=job.job_id).version == 7
+    versions = JobVersion.objects.filter(job=job).order_by("version")
+    assert [version.version for version in versions] == [1, 2, 3, 4, 5, 6, 7]
+    moments = [version.effective_from for version in versions]
+    assert moments[0] == min(moments)
+
+
+def test_of_two_racing_deletes_one_deletes_and_one_finds_nothing() -> None:
+    tenant = make_tenant()
+    for _ in range(ROUNDS):
+        job = new_job(tenant)
+        racer = partial(attempt, partial(delete, job))
+        assert sorted(race([racer, racer])) == ["JobNotFoundError", "done"]
+
+
+# --- edit × planner -------------------------------------------------------------------------------
+
+
+def test_a_planner_and_an_edit_at_once_leave_no_run_of_the_old_schedule_ahead() -> None:
+    tenant = make_tenant()
+    for _ in range(ROUNDS):
+        job = new_job(tenant)
+        race([plan_once, plan_once, partial(edit, job, schedule=DAILY)])
+        plan_once()
+        ahead = Run.objects.filter(job=job, scheduled_for__gt=job.created_at)
+        assert [run.scheduled_for for run in ahead if run.scheduled_for.hour != 9] == []
+        cursor = ScheduleCursor.objects.get(job=job)
+        assert cursor.next_run_at is not None
+        assert (cursor.next_run_at.hour, cursor.next_run_at.minute) == (9, 0)
+
+
+def test_a_planner_that_holds_a_cursor_lets_the_edit_wait_and_is_undone_by_it() -> None:
+    job = new_job(make_tenant())
+    with transaction.atomic():
+        plan_once()
+        planned = Run.objects.filter(job=job).count()
+        assert planned
+        edited = blocked_by_us(lambda: edit(job, schedule=DAILY))
+    assert edited.result(30).version == 2
+    assert not Run.objects.filter(job=job).exists()
+
+
+def test_an_edit_that_holds_the_cursor_lets_the_planner_pass_by() -> None:
+    tenant = make_tenant()
+    job, other = new_job(tenant), new_job(tenant)
+    with transaction.atomic():
+        edit(job, schedule=DAILY)
+        (counts,) = race([plan_once])
+    assert counts["jobs"] == 1
+    assert not Run.objects.filter(job=job).exists()
+    assert Run.objects.filter(job=other).exists()
+
+
+def test_a_planner_and_a_delete_at_once_leave_nothing_to_run() -> None:
+    tenant = make_tenant()
+    for _ in range(ROUNDS):
+        job = new_job(tenant)
+        race([plan_once, plan_once, partial(delete, job)])
+        plan_once()
+        assert not Run.objects.filter(job=job, finished_at=None).exists()
+
+
+def test_edit_and_edit_back_while_planners_are_at_work_keep_every_occurrence_once() -> None:
+    tenant = make_tenant()
+    for _ in range(ROUNDS):
+        job = new_job(tenant)
+
+        def there_and_back(job: Job = job) -> None:
+            edit(job, schedule=DAILY)
+            edit(job, schedule=EVERY_MINUTE)
+
+        race([there_and_back, plan_once, plan_once])
+        plan_once()
+        moments = list(Run.objects.filter(job=job).values_list("scheduled_for", flat=True))
+        assert len(moments) == len(set(moments)) >= 1
+
+
+# --- edit × worker --------------------------------------------------------------------------------
+
+
+def test_a_worker_that_prepared_a_withdrawn_run_is_refused_at_its_go() -> None:
+    tenant, session = make_tenant(), make_session()
+    job = new_job(tenant)
+    prepared = lease(make_run(job, due_in_s=3), session)
+    edit(job, schedule=DAILY)
+    reply = go(session, "node-1", [go_request(prepared)])[prepared.run_id]
+    assert reply.answer is not GoAnswer.GO
+    assert not Run.objects.filter(run_id=prepared.run_id).exists()
+
+
+def test_a_pause_and_a_go_at_once_have_one_order() -> None:
+    tenant, session = make_tenant(), make_session()
+    for _ in range(ROUNDS):
+        job = new_job(tenant, overlap="allow")
+        run = make_run(job, due_in_s=-1)
+        request = go_request(lease(run, session))
+        answers = race(
+            [
+                partial(go, session, "node-1", [request]),
+                partial(job_set_enabled, tenant, job.job_id, False, changed_by="test"),
+            ]
+        )
+        # Running on is right only for a run that had its go; skipped only for one that had not.
+        has_its_go = answers[0][request.run_id].answer is GoAnswer.GO
+        expected = "running" if has_its_go else "skipped"
+        assert reread(run).status == expected
+
+
+# --- run now and cancel ---------------------------------------------------------------------------
+
+
+def test_a_run_by_hand_and_a_delete_at_once_have_one_order() -> None:
+    tenant = make_tenant()
+    for _ in range(ROUNDS):
+        job = new_job(tenant)
+        outcomes = race(
+            [
+                partial(attempt, partial(run_now, tenant, job.job_id)),
+                partial(attempt, partial(delete, job)),
+            ]
+        )
+        assert outcomes[1] == "done"
+        runs = list(Run.objects.filter(job=job, trigger="manual"))
+        # Before the delete: made, and cancelled by it. After: refused, and no row.
+        expected = ["cancelled"] if outcomes[0] == "done" else []
+        assert [run.status for run in runs] == expected
+        assert outcomes[0] in ("done", "JobNotFoundError")
+
+
+def test_many_runs_by_hand_at_once_are_all_made() -> None:
+    job = new_job(make_tenant())
+    runs = race([partial(run_now, job.tenant, job.job_id)] * 10)
+    assert len({run.run_id for run in runs}) == 10
+    assert Run.objects.filter(job=job, trigger="manual").count() == 10
+
+
+def test_a_cancel_and_a_go_at_once_have_one_order() -> None:
+    tenant, session = make_tenant(), make_session()
+    for _ in range(ROUNDS):
+        job = new_job(tenant, overlap="skip")
+        run = make_run(job, due_in_s=-1)
+        request = go_request(lease(run, session))
+        replies, _ = race(
+            [
+                partial(go, session, "node-1", [request]),
+                partial(run_cancel, tenant, run.run_id),
+            ]
+        )
+        stored = reread(run)
+        if replies[request.run_id].answer is GoAnswer.GO:
+            assert (stored.status, stored.cancel_requested_at is None) == ("running", False)
+        else:
+            assert stored.status == "cancelled"
+
+
+# --- create ---------------------------------------------------------------------------------------
+
+
+def test_one_key_sent_many_times_at_once_makes_one_job() -> None:
+    tenant = make_tenant()
+    key = client_of(tenant).key
+    # A client each: Django's test client keeps state that threads must not share.
+    answers = race(
+        [partial(ApiClient(key).post, "/v1/jobs", good_body(), Idempotency_Key="k")
+         for _ in range(10)]
+    )  # fmt: skip
+    assert {answer.status_code for answer in answers} <= {201, 409}
+    made = {answer.json()["job_id"] for answer in answers if answer.status_code == 201}
+    assert made == {str(job.job_id) for job in Job.objects.filter(tenant=tenant)}
+    assert len(made) == 1
+
+
+def test_creations_at_once_do_not_pass_the_limit() -> None:
+    tenant = make_tenant(max_jobs=3)
+    outcomes = race([partial(attempt, partial(new_job, tenant))] * 8)
+    assert sorted(outcomes) == ["JobQuotaExceededError"] * 5 + ["done"] * 3
+    assert Job.objects.filter(tenant=tenant).count() == 3
