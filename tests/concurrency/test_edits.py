@@ -1,6 +1,6 @@
 """Edits that meet other work at the same moment, each on a connection of its own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -45,7 +45,10 @@ def _static_root() -> None:
 
 
 def new_job(tenant: Tenant, **changes: Any) -> Job:
-    said = {"schedule": EVERY_MINUTE, "task": {"image": "a/b:1", "timeout_s": 60}} | changes
+    said: dict[str, Any] = {
+        "schedule": EVERY_MINUTE,
+        "task": {"image": "a/b:1", "timeout_s": 60},
+    } | changes
     return job_create(tenant, JobChanges(**said), changed_by="test")
 
 
@@ -53,6 +56,11 @@ def edit(job: Job, version: int | None = None, **changes: Any) -> Job:
     return job_update(
         job.tenant, job.job_id, JobChanges(**changes), expected_version=version, changed_by="test"
     )
+
+
+def at_once(racers: Sequence[Callable[[], Any]]) -> list[Any]:
+    """What each of the racers gave; they may be of different kinds."""
+    return race(racers)
 
 
 def delete(job: Job) -> None:
@@ -98,7 +106,7 @@ def test_of_two_racing_changes_of_one_version_one_is_made_and_the_other_is_stale
     tenant = make_tenant()
     for _ in range(ROUNDS):
         job = new_job(tenant)
-        outcomes = race(
+        outcomes = at_once(
             [
                 partial(attempt, partial(edit, job, 1, name="left")),
                 partial(attempt, partial(edit, job, 1, name="right")),
@@ -113,7 +121,7 @@ def test_two_racing_requests_get_one_200_and_one_412() -> None:
     tenant = make_tenant()
     clients = [client_of(tenant), client_of(tenant)]
     path = f"/v1/jobs/{new_job(tenant).job_id}"
-    answers = race(
+    answers = at_once(
         [
             partial(client.patch, path, {"name": name}, If_Match='"1"')
             for client, name in zip(clients, ("left", "right"), strict=True)
@@ -124,7 +132,7 @@ def test_two_racing_requests_get_one_200_and_one_412() -> None:
 
 def test_changes_of_any_version_all_count_and_none_is_lost() -> None:
     job = new_job(make_tenant())
-    race([partial(edit, job, labels={"n": str(n)}) for n in range(6)])
+    at_once([partial(edit, job, labels={"n": str(n)}) for n in range(6)])
     assert Job.objects.get(job_id=job.job_id).version == 7
     versions = JobVersion.objects.filter(job=job).order_by("version")
     assert [version.version for version in versions] == [1, 2, 3, 4, 5, 6, 7]
@@ -137,7 +145,7 @@ def test_of_two_racing_deletes_one_deletes_and_one_finds_nothing() -> None:
     for _ in range(ROUNDS):
         job = new_job(tenant)
         racer = partial(attempt, partial(delete, job))
-        assert sorted(race([racer, racer])) == ["JobNotFoundError", "done"]
+        assert sorted(at_once([racer, racer])) == ["JobNotFoundError", "done"]
 
 
 # --- edit × planner -------------------------------------------------------------------------------
@@ -147,7 +155,7 @@ def test_a_planner_and_an_edit_at_once_leave_no_run_of_the_old_schedule_ahead() 
     tenant = make_tenant()
     for _ in range(ROUNDS):
         job = new_job(tenant)
-        race([plan_once, plan_once, partial(edit, job, schedule=DAILY)])
+        at_once([plan_once, plan_once, partial(edit, job, schedule=DAILY)])
         plan_once()
         ahead = Run.objects.filter(job=job, scheduled_for__gt=job.created_at)
         assert [run.scheduled_for for run in ahead if run.scheduled_for.hour != 9] == []
@@ -172,7 +180,7 @@ def test_an_edit_that_holds_the_cursor_lets_the_planner_pass_by() -> None:
     job, other = new_job(tenant), new_job(tenant)
     with transaction.atomic():
         edit(job, schedule=DAILY)
-        (counts,) = race([plan_once])
+        (counts,) = at_once([plan_once])
     assert counts["jobs"] == 1
     assert not Run.objects.filter(job=job).exists()
     assert Run.objects.filter(job=other).exists()
@@ -182,7 +190,7 @@ def test_a_planner_and_a_delete_at_once_leave_nothing_to_run() -> None:
     tenant = make_tenant()
     for _ in range(ROUNDS):
         job = new_job(tenant)
-        race([plan_once, plan_once, partial(delete, job)])
+        at_once([plan_once, plan_once, partial(delete, job)])
         plan_once()
         assert not Run.objects.filter(job=job, finished_at=None).exists()
 
@@ -196,7 +204,7 @@ def test_edit_and_edit_back_while_planners_are_at_work_keep_every_occurrence_onc
             edit(job, schedule=DAILY)
             edit(job, schedule=EVERY_MINUTE)
 
-        race([there_and_back, plan_once, plan_once])
+        at_once([there_and_back, plan_once, plan_once])
         plan_once()
         moments = list(Run.objects.filter(job=job).values_list("scheduled_for", flat=True))
         assert len(moments) == len(set(moments)) >= 1
@@ -221,7 +229,7 @@ def test_a_pause_and_a_go_at_once_have_one_order() -> None:
         job = new_job(tenant, overlap="allow")
         run = make_run(job, due_in_s=-1)
         request = go_request(lease(run, session))
-        answers = race(
+        answers = at_once(
             [
                 partial(go, session, "node-1", [request]),
                 partial(job_set_enabled, tenant, job.job_id, False, changed_by="test"),
@@ -240,7 +248,7 @@ def test_a_run_by_hand_and_a_delete_at_once_have_one_order() -> None:
     tenant = make_tenant()
     for _ in range(ROUNDS):
         job = new_job(tenant)
-        outcomes = race(
+        outcomes = at_once(
             [
                 partial(attempt, partial(run_now, tenant, job.job_id)),
                 partial(attempt, partial(delete, job)),
@@ -256,7 +264,7 @@ def test_a_run_by_hand_and_a_delete_at_once_have_one_order() -> None:
 
 def test_many_runs_by_hand_at_once_are_all_made() -> None:
     job = new_job(make_tenant())
-    runs = race([partial(run_now, job.tenant, job.job_id)] * 10)
+    runs = at_once([partial(run_now, job.tenant, job.job_id)] * 10)
     assert len({run.run_id for run in runs}) == 10
     assert Run.objects.filter(job=job, trigger="manual").count() == 10
 
@@ -267,7 +275,7 @@ def test_a_cancel_and_a_go_at_once_have_one_order() -> None:
         job = new_job(tenant, overlap="skip")
         run = make_run(job, due_in_s=-1)
         request = go_request(lease(run, session))
-        replies, _ = race(
+        replies, _ = at_once(
             [
                 partial(go, session, "node-1", [request]),
                 partial(run_cancel, tenant, run.run_id),
@@ -287,7 +295,7 @@ def test_one_key_sent_many_times_at_once_makes_one_job() -> None:
     tenant = make_tenant()
     key = client_of(tenant).key
     # A client each: Django's test client keeps state that threads must not share.
-    answers = race(
+    answers = at_once(
         [partial(ApiClient(key).post, "/v1/jobs", good_body(), Idempotency_Key="k")
          for _ in range(10)]
     )  # fmt: skip
@@ -299,6 +307,6 @@ def test_one_key_sent_many_times_at_once_makes_one_job() -> None:
 
 def test_creations_at_once_do_not_pass_the_limit() -> None:
     tenant = make_tenant(max_jobs=3)
-    outcomes = race([partial(attempt, partial(new_job, tenant))] * 8)
+    outcomes = at_once([partial(attempt, partial(new_job, tenant))] * 8)
     assert sorted(outcomes) == ["JobQuotaExceededError"] * 5 + ["done"] * 3
     assert Job.objects.filter(tenant=tenant).count() == 3
