@@ -4,10 +4,12 @@ A default partition would catch what has no home, but it blocks DETACH CONCURREN
 CREATE of the day it holds rows for; so days are made ahead and start-up checks watch them.
 """
 
+from collections.abc import Iterable
 from datetime import date, datetime, timedelta
 
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import CursorWrapper
 
 TABLES = ("runs", "run_attempts", "run_outputs")
 
@@ -47,14 +49,21 @@ def create_partitions(
     wanted = {partition_name(table, day): (table, day) for day in days for table in TABLES}
     # transaction.atomic: outside one the advisory lock would end with its own statement.
     with transaction.atomic(using=connection.alias), connection.cursor() as cursor:
-        cursor.execute("SELECT relname FROM pg_class WHERE relname = ANY(%s)", [list(wanted)])
-        for (name,) in cursor.fetchall():
-            del wanted[name]
-        if wanted:
-            cursor.execute("SELECT pg_advisory_xact_lock(hashtext('run partitions'))")
-        for table, day in wanted.values():
-            cursor.execute(create_partition_sql(table, day))
-    return len(wanted)
+        if not _missing(cursor, wanted):
+            return 0
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtext('run partitions'))")
+        missing = _missing(cursor, wanted)  # again: whoever had the lock has made some
+        for name in missing:
+            cursor.execute(create_partition_sql(*wanted[name]))
+    return len(missing)
+
+
+def _missing(cursor: CursorWrapper, names: Iterable[str]) -> list[str]:
+    cursor.execute(
+        "SELECT name FROM unnest(%s::text[]) AS name WHERE to_regclass(name) IS NULL",
+        [list(names)],
+    )
+    return [name for (name,) in cursor.fetchall()]
 
 
 def database_today(connection: BaseDatabaseWrapper) -> date:
@@ -64,3 +73,43 @@ def database_today(connection: BaseDatabaseWrapper) -> date:
         (now,) = cursor.fetchone()
     assert isinstance(now, datetime)
     return now.date()
+
+
+def partition_days(connection: BaseDatabaseWrapper, table: str) -> list[date]:
+    """Return the days (UTC) that have a partition of `table`, detached ones included, in order."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT relname FROM pg_class WHERE relkind = 'r' AND relname ~ %s ORDER BY relname",
+            [f"^{table}_[0-9]{{8}}$"],
+        )
+        return [date.fromisoformat(name.removeprefix(f"{table}_")) for (name,) in cursor.fetchall()]
+
+
+def partition_is_final(connection: BaseDatabaseWrapper, day: date) -> bool:
+    """Return whether every run of the day is final: only then may the day be dropped."""
+    name = partition_name("runs", day)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT NOT EXISTS (SELECT FROM {name} WHERE finished_at IS NULL)"  # noqa: S608 – ours
+        )
+        (final,) = cursor.fetchone()
+    return bool(final)
+
+
+def drop_partition(connection: BaseDatabaseWrapper, table: str, day: date) -> None:
+    """Detach the day's partition without making anybody wait, then drop it; harmless when gone.
+
+    A detach that was interrupted is pending, and every further one would fail: it is finished
+    first. Call outside a transaction.
+    """
+    name = partition_name(table, day)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT i.inhdetachpending FROM pg_inherits i WHERE i.inhrelid = to_regclass(%s)",
+            [name],
+        )
+        row = cursor.fetchone()
+        if row is not None:
+            how = "FINALIZE" if row[0] else "CONCURRENTLY"
+            cursor.execute(f"ALTER TABLE {table} DETACH PARTITION {name} {how}")
+        cursor.execute(f"DROP TABLE IF EXISTS {name}")

@@ -17,6 +17,7 @@ from runs.wakeups import WakeListener
 from scheduler_project.checks import refuse_unsound_start
 from scheduler_project.lib.duty import Duty
 from scheduler_project.lib.events import emit
+from tenants.idempotency import purge_expired
 
 _WATCH_INTERVAL_S = 1.0
 _STOP_TIMEOUT_S = 5.0
@@ -36,7 +37,13 @@ def scheduler_duties(shards: ShardLeases) -> list[Duty]:
         Duty("reaper", reaper.reap_once, interval_s=1.0),
         Duty("guards", reaper.release_stale_guards, interval_s=30.0),
         Duty("partitions", retention.create_partitions_once, interval_s=3_600.0),
+        Duty("idempotency-keys", _purge_idempotency_keys, interval_s=60.0),
+        Duty("retention", retention.drop_old_partitions_once, interval_s=3_600.0),
     ]
+
+
+def _purge_idempotency_keys() -> dict[str, int]:
+    return {"purged": purge_expired()}
 
 
 class StaleDuty(SystemExit):
