@@ -194,8 +194,14 @@ def drain(session_id: UUID) -> None:
 
 
 def end_session(session_id: UUID) -> bool:
-    """Close the session in order; False when it still runs something, then the reaper closes it."""
-    return store.execute("end_session", session_id=session_id) == 1
+    """Put back what the session has not started, and close it.
+
+    False when it still runs something, or was given a run at the last moment: then the reaper
+    takes that and closes the session. Call it when no thread works on a run any more.
+    """
+    with transaction.atomic():
+        store.execute("put_back_unstarted", session_id=session_id)
+        return store.execute("end_session", session_id=session_id) == 1
 
 
 # --- lease ------------------------------------------------------------------------------------

@@ -42,6 +42,8 @@ def reap_dead_sessions() -> tuple[int, int]:
             for row in store.fetch(
                 "dead_sessions", reap_after_s=settings.REAP_AFTER_S, lease_s=settings.LEASE_S
             )
+        ] + [
+            row.session_id for row in store.fetch("lost_owners", reap_after_s=settings.REAP_AFTER_S)
         ]
         if not dead:
             return 0, 0
@@ -55,10 +57,10 @@ def reap_dead_sessions() -> tuple[int, int]:
             [_event(row, "lease_lost", row.lost_attempt, row.lost_fence) for row in rows]
         )
         closed = store.fetch("end_sessions", session_ids=dead)
-    transport.forget_queues([row.queue for row in closed])
     for row in rows:
         emit("reaper.lease_lost", "A run lost its lease and was taken from a dead worker.",
              run_id=row.run_id, session=row.lost_session, now=row.status)  # fmt: skip
+    transport.forget_queues([row.queue for row in closed])
     return len(rows), len(closed)
 
 

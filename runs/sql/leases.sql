@@ -151,12 +151,26 @@ RETURNING draining;
 -- name: drain_session
 UPDATE worker_sessions SET draining = true WHERE session_id = %(session_id)s;
 
+-- name: put_back_unstarted
+-- Put what an ending session has not started back into the fair queue.
+-- Index: runs_active.
+WITH unstarted AS (
+    SELECT run_id, scheduled_for FROM runs
+    WHERE lease_owner = %(session_id)s AND finished_at IS NULL AND status IN ('queued', 'leased')
+    ORDER BY run_id
+    FOR UPDATE
+)
+UPDATE runs r
+SET status = 'queued', lease_owner = NULL, placed_at = NULL, leased_at = NULL,
+    fence = nextval('run_fence_seq')
+FROM unstarted u
+WHERE r.run_id = u.run_id AND r.scheduled_for = u.scheduled_for;
+
 -- name: end_session
--- Guard: only when it holds nothing under its lease; otherwise the reaper must see to it.
+-- Guard: only when it holds no run, placed ones included; otherwise the reaper takes these first.
 UPDATE worker_sessions s SET ended_at = now()
 WHERE s.session_id = %(session_id)s AND s.ended_at IS NULL
-  AND NOT EXISTS (SELECT FROM runs r WHERE r.lease_owner = s.session_id AND r.finished_at IS NULL
-                  AND r.status = 'running');
+  AND NOT EXISTS (SELECT FROM runs r WHERE r.lease_owner = s.session_id AND r.finished_at IS NULL);
 
 -- name: runs_of_session
 -- All that a session owns: placed, leased and running.
@@ -201,8 +215,10 @@ SET status = u.status,
     attempt = r.attempt + u.attempt_step,
     failures = r.failures + u.failure_step,
     lease_losses = r.lease_losses + u.loss_step,
+    -- Never earlier than it was: an attempt may fail while it is prepared, ahead of its time.
     ready_at = CASE WHEN u.status = 'queued'
-                    THEN clock_timestamp() + make_interval(secs => u.wait_s) ELSE r.ready_at END,
+                    THEN GREATEST(r.ready_at, clock_timestamp() + make_interval(secs => u.wait_s))
+                    ELSE r.ready_at END,
     lease_owner = NULL,
     placed_at = CASE WHEN u.status = 'queued' THEN NULL ELSE r.placed_at END,
     started_at = COALESCE(u.started_at, r.started_at),

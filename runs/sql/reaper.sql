@@ -10,6 +10,17 @@ WHERE ended_at IS NULL
 ORDER BY session_id
 FOR UPDATE SKIP LOCKED;
 
+-- name: lost_owners
+-- Sessions that are ended or unknown and yet own running runs: a go whose answer was cut off may
+-- commit after its session's end. Nobody renews these, so they need no lock.
+-- Index: runs_active, primary key of worker_sessions.
+SELECT DISTINCT r.lease_owner AS session_id FROM runs r
+LEFT JOIN worker_sessions s ON s.session_id = r.lease_owner
+WHERE r.lease_owner IS NOT NULL AND r.finished_at IS NULL AND r.status = 'running'
+  AND (s.session_id IS NULL
+       OR (s.ended_at IS NOT NULL
+           AND s.lease_expires_at < now() - make_interval(secs => %(reap_after_s)s)));
+
 -- name: jobs_of_sessions
 -- Jobs of the running runs of sessions: their guards are locked before the runs.
 -- Index: runs_active.
@@ -54,19 +65,19 @@ WITH dead AS (
 SELECT * FROM reaped;
 
 -- name: requeue_unstarted
--- Take the runs that a silent, draining or dead session has not started: they must not wait for
--- the lease, because a new fence refuses a late lease or go.
--- Index: sessions_live, runs_active.
-WITH leaving AS (
-    SELECT session_id FROM worker_sessions
-    WHERE ended_at IS NULL
-      AND (draining OR lease_expires_at < now()
-           OR last_seen_at < now() - make_interval(secs => %(silent_s)s))
-), unstarted AS (
+-- Take the runs that have not started and whose session is not there for them: silent, draining,
+-- dead, ended or unknown. They must not wait for the lease, because a new fence refuses a late lease
+-- or go. Asked from the runs' side: a session that ends while the dispatcher places a run on it
+-- leaves that run with an owner that no list of living sessions names.
+-- Index: runs_active, primary key of worker_sessions.
+WITH unstarted AS (
     SELECT r.run_id, r.scheduled_for, r.lease_owner
     FROM runs r
-    WHERE r.lease_owner IN (SELECT session_id FROM leaving) AND r.finished_at IS NULL
-      AND r.status IN ('queued', 'leased')
+    WHERE r.lease_owner IS NOT NULL AND r.finished_at IS NULL AND r.status IN ('queued', 'leased')
+      AND NOT EXISTS (SELECT FROM worker_sessions s
+                      WHERE s.session_id = r.lease_owner AND s.ended_at IS NULL AND NOT s.draining
+                        AND s.lease_expires_at >= now()
+                        AND s.last_seen_at >= now() - make_interval(secs => %(silent_s)s))
     FOR UPDATE OF r SKIP LOCKED
 )
 UPDATE runs r

@@ -308,6 +308,20 @@ class TestComplete:
         assert (dead.status, dead.attempt, dead.failures) == ("failed", 2, 2)
         assert RunAttempt.objects.filter(run_id=run.run_id).count() == 2
 
+    @pytest.mark.parametrize(
+        "code", [OutcomeCode.ENGINE_UNREACHABLE, OutcomeCode.LEASE_EXPIRED, OutcomeCode.SIGNAL]
+    )
+    def test_a_run_that_failed_while_it_was_prepared_still_waits_for_its_time(
+        self, code: OutcomeCode
+    ) -> None:
+        session = make_session()
+        run = make_run(make_job(retry={"max_attempts": 3, "base_s": 1}), due_in_s=30)
+
+        complete(session, ended(lease(run, session), code))
+
+        assert reread(run).status == "queued"
+        assert reread(run).ready_at == run.due_at
+
     def test_the_same_report_twice_is_ok_and_writes_once(self) -> None:
         session = make_session()
         run = make_run(make_job(retry={"max_attempts": 3}))

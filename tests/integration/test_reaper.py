@@ -132,6 +132,57 @@ def test_unstarted_runs_of_a_leaving_session_are_taken_at_once(leaving: str) -> 
     assert stored.fence > leased.fence
 
 
+@pytest.mark.parametrize("end", ["ended_at = now()", "DELETE"])
+def test_a_run_placed_on_a_session_while_that_ended_is_placed_again(end: str) -> None:
+    """The dispatcher saw the session open; it ended before the placement was committed."""
+    session = make_session()
+    placed, leased = place(make_run(), session), lease(make_run(), session)
+    with connection.cursor() as cursor:
+        table = "worker_sessions"
+        change = f"DELETE FROM {table}" if end == "DELETE" else f"UPDATE {table} SET {end}"
+        cursor.execute(f"{change} WHERE session_id = %s", [session])
+
+    assert reap_once()["requeued"] == 2
+
+    assert reread(placed).lease_owner is None
+    assert Run.objects.get(run_id=leased.run_id).status == "queued"
+
+
+def test_a_worker_that_ends_in_order_leaves_no_placed_run_behind() -> None:
+    session = make_session()
+    placed, leased = place(make_run(due_in_s=30), session), lease(make_run(due_in_s=30), session)
+    leases.drain(session)
+
+    assert leases.end_session(session)
+
+    assert reread(placed).lease_owner is None
+    assert Run.objects.get(run_id=leased.run_id).status == "queued"
+
+
+def test_a_session_that_still_runs_something_is_left_to_the_reaper() -> None:
+    session = make_session()
+    run = make_run()
+    start(run, session)
+
+    assert not leases.end_session(session)
+
+    assert reread(run).status == "running"
+    assert WorkerSession.objects.get(session_id=session).ended_at is None
+
+
+def test_a_run_whose_go_crossed_its_session_s_end_is_reaped_after_the_lease() -> None:
+    session = make_session()
+    run = make_run()
+    start(run, session)
+    WorkerSession.objects.filter(session_id=session).update(ended_at=database_now())
+
+    assert reap_once()["reaped"] == 0, "its container may run until the lease has ended"
+    end_lease_of(session)
+
+    assert reap_once()["reaped"] == 1
+    assert reread(run).status == "queued"
+
+
 def test_a_late_go_for_a_run_that_was_taken_is_refused() -> None:
     session = make_session()
     leased = lease(make_run(), session)
