@@ -11,6 +11,8 @@ class StoredRunEffects:
 
     def withdraw_planned(self, job_id: UUID) -> int:
         """Delete the planned occurrences that are still ahead of their time."""
+        # The guard before the runs (lock order): a go holds the guard while it waits for its run.
+        store.lock_guards([job_id])
         return store.execute("withdraw_planned", job_id=job_id)
 
     def stop_waiting(self, job_id: UUID, *, status: str, reason: str) -> int:

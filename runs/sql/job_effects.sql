@@ -3,26 +3,48 @@
 -- editing back must not meet the unique key. A worker that prepared one is refused at its go.
 -- Guard: the caller holds the cursor's lock, so no planner makes new ones meanwhile.
 -- Index: run_occurrence_once (job_id, scheduled_for).
-DELETE FROM runs
-WHERE job_id = %(job_id)s AND scheduled_for > now() AND trigger = 'schedule'
-  AND failures = 0 AND lease_losses = 0 AND status IN ('queued', 'leased');
+WITH planned AS (
+    SELECT run_id, scheduled_for FROM runs
+    WHERE job_id = %(job_id)s AND scheduled_for > now() AND trigger = 'schedule'
+      AND failures = 0 AND lease_losses = 0 AND status IN ('queued', 'leased')
+    ORDER BY run_id
+    FOR UPDATE
+)
+DELETE FROM runs r USING planned p
+WHERE r.run_id = p.run_id AND r.scheduled_for = p.scheduled_for;
 
 -- name: stop_waiting
 -- Finish the runs of a paused or deleted job that wait past their time. Runs made by hand stay on
 -- a pause: it stops the schedule, not the customer's own hand.
 -- Index: run_occurrence_once (job_id).
-UPDATE runs
+WITH waiting AS (
+    SELECT run_id, scheduled_for FROM runs
+    WHERE job_id = %(job_id)s AND finished_at IS NULL
+      AND status IN ('queued', 'leased', 'blocked')
+      AND (trigger <> 'manual' OR %(status)s = 'cancelled')
+    ORDER BY run_id
+    FOR UPDATE
+)
+UPDATE runs r
 SET status = %(status)s, skip_reason = CASE WHEN %(status)s = 'skipped' THEN %(reason)s ELSE '' END,
     outcome = CASE WHEN %(status)s = 'cancelled' THEN %(reason)s ELSE '' END,
     finished_at = now(), lease_owner = NULL
-WHERE job_id = %(job_id)s AND finished_at IS NULL AND status IN ('queued', 'leased', 'blocked')
-  AND (trigger <> 'manual' OR %(status)s = 'cancelled')
-RETURNING run_id;
+FROM waiting w
+WHERE r.run_id = w.run_id AND r.scheduled_for = w.scheduled_for
+RETURNING r.run_id;
 
 -- name: request_cancel_running
-UPDATE runs SET cancel_requested_at = now()
-WHERE job_id = %(job_id)s AND finished_at IS NULL AND status = 'running'
-  AND cancel_requested_at IS NULL;
+-- Index: run_occurrence_once (job_id).
+WITH running AS (
+    SELECT run_id, scheduled_for FROM runs
+    WHERE job_id = %(job_id)s AND finished_at IS NULL AND status = 'running'
+      AND cancel_requested_at IS NULL
+    ORDER BY run_id
+    FOR UPDATE
+)
+UPDATE runs r SET cancel_requested_at = now()
+FROM running a
+WHERE r.run_id = a.run_id AND r.scheduled_for = a.scheduled_for;
 
 -- name: next_planned
 -- Index: run_occurrence_once (job_id, scheduled_for).

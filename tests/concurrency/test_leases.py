@@ -1,7 +1,8 @@
 """Races between workers, and between a worker and the reaper: exactly one of them wins."""
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from uuid import UUID
 
@@ -9,8 +10,10 @@ import pytest
 from django.db import connection, transaction
 from pytest_django import Settings
 
+from jobs.services import job_set_enabled
 from runs import dispatcher, leases, store, transport
 from runs.domain.outcome import OutcomeCode, outcome
+from runs.job_effects import StoredRunEffects
 from runs.leases import CompleteAnswer, Completion, GoAnswer, Leased, RunRef
 from runs.models import JobGuard, Run, RunAttempt
 from runs.reaper import reap_dead_sessions
@@ -19,6 +22,7 @@ from tests.support.factories import (
     end_lease_of,
     go_request,
     lease,
+    make_due_job,
     make_job,
     make_run,
     make_session,
@@ -215,3 +219,42 @@ def test_a_cancel_and_a_completion_in_the_same_moment_end_in_one_final_state() -
 
         assert answer is CompleteAnswer.OK
         assert reread(run).status == "succeeded"
+
+
+def test_a_pause_and_a_go_of_the_same_job_never_wait_for_each_other_in_a_circle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The go holds its job's guard and comes to the run; the pause is about to delete that run."""
+    session = make_session()
+    job = make_due_job(overlap="skip", due_in_s=3600)
+    waiting = lease(make_run(job, due_in_s=1), session)
+    JobGuard.objects.create(job_id=job.job_id)
+    the_pause_is_under_way, the_guard_is_taken = threading.Event(), threading.Event()
+    withdraw, lock_guards = StoredRunEffects.withdraw_planned, store.lock_guards
+
+    def withdraw_slowly(effects: StoredRunEffects, job_id: UUID) -> int:
+        count = withdraw(effects, job_id)
+        the_pause_is_under_way.set()
+        the_guard_is_taken.wait(0.5)
+        return count
+
+    def lock_and_say_so(job_ids: Iterable[UUID]) -> dict[UUID, UUID | None]:
+        holders = lock_guards(job_ids)
+        if threading.current_thread().name == "go":
+            the_guard_is_taken.set()
+        return holders
+
+    def go() -> GoAnswer:
+        threading.current_thread().name = "go"
+        assert the_pause_is_under_way.wait(5)
+        return goer(session, waiting)()
+
+    monkeypatch.setattr(StoredRunEffects, "withdraw_planned", withdraw_slowly)
+    monkeypatch.setattr(store, "lock_guards", lock_and_say_so)
+
+    _, answer = race(
+        [lambda: job_set_enabled(job.tenant, job.job_id, False, changed_by="test"), go]
+    )
+
+    assert answer is GoAnswer.LEASE_LOST
+    assert not Run.objects.filter(run_id=waiting.run_id).exists()
