@@ -281,13 +281,7 @@ def _decide_go(
         request = requests[row.run_id]
         reply = _refusal(session_id, request, row)
         if reply is None:
-            verdict = decide_overlap(
-                row.run_id,
-                Overlap(row.overlap),
-                holders.get(row.job_id),
-                blocked=row.blocked + newly_blocked.get(row.job_id, 0),
-                queue_limit=row.queue_limit,
-            )
+            verdict = _verdict(row, holders, newly_blocked)
             verdicts[row.run_id] = verdict
             if verdict.takes_guard:
                 holders[row.job_id] = row.run_id
@@ -299,6 +293,22 @@ def _decide_go(
         replies[row.run_id] = reply
     _write_go(going, verdicts, requests, node)
     return replies
+
+
+def _verdict(
+    row: Any, holders: dict[UUID, UUID | None], newly_blocked: dict[UUID, int]
+) -> OverlapVerdict:
+    if row.job_is_deleted:
+        # The delete finishes what waits, but an attempt that failed at that very moment was
+        # running when the delete looked, and queued for a retry afterwards.
+        return OverlapVerdict(GoDecision.SKIP, skip_reason="job_deleted")
+    return decide_overlap(
+        row.run_id,
+        Overlap(row.overlap),
+        holders.get(row.job_id),
+        blocked=row.blocked + newly_blocked.get(row.job_id, 0),
+        queue_limit=row.queue_limit,
+    )
 
 
 def _refusal(session_id: UUID, request: GoRequest, row: Any) -> GoReply | None:
@@ -342,6 +352,7 @@ def _write_go(
         store.execute(
             "skip_runs", reasons=reasons, **store.columns(skipped, "run_id", "scheduled_for")
         )
+        store.release_guards((request.job_id, request.run_id) for request in skipped)
 
 
 def _with_decision(
@@ -462,7 +473,7 @@ def _write_endings(
         node=node,
         attempts=attempts,
         outcomes=outcomes,
-        messages=[completion.outcome.message for completion in completions],
+        messages=[_storable(completion.outcome.message) for completion in completions],
         **keys,
         **ends,
         **store.columns(completions, "finished_at", "image_digest"),
@@ -482,6 +493,11 @@ def _write_endings(
         for completion, _, ending in taken
         if ending.status in FINAL
     )
+
+
+def _storable(text: str) -> str:
+    """The text without what PostgreSQL refuses: an engine may quote any byte of a program."""
+    return text.replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
 def _record_stale(

@@ -7,6 +7,13 @@ _DEFAULT_BASE_S = 5.0
 _DEFAULT_MAX_S = 3_600.0
 # Above this the power overflows a float long before the cap would have caught it.
 _LARGEST_EXPONENT = 60
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "max_attempts": int,
+    "backoff": str,
+    "base_s": (int, float),
+    "max_s": (int, float),
+    "jitter": str,
+}
 
 
 @dataclass(frozen=True)
@@ -20,12 +27,18 @@ class RetryPolicy:
     jitter: str = "full"
 
     @classmethod
-    def from_json(cls, data: Mapping[str, object]) -> "RetryPolicy":
-        """Read a stored policy; what is missing takes its default."""
+    def from_json(cls, data: object) -> "RetryPolicy":
+        """Read a stored policy; what is missing, or is not what it should be, takes its default.
+
+        The API has validated what is stored. A row that somebody has changed by hand must not
+        keep a finished run from being completed.
+        """
+        if not isinstance(data, Mapping):
+            return cls()
         known = {
-            name: data[name] for name in cls.__dataclass_fields__ if data.get(name) is not None
+            name: data[name] for name, kind in _KINDS.items() if isinstance(data.get(name), kind)
         }
-        return cls(**known)  # type: ignore[arg-type]  # the API has validated what is stored
+        return cls(**known)  # type: ignore[arg-type]  # of the right kinds
 
 
 def backoff_s(policy: RetryPolicy, failures: int, random_unit: float) -> float:

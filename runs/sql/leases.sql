@@ -56,6 +56,7 @@ FOR UPDATE;
 SELECT r.run_id, r.scheduled_for, r.job_id, r.status, r.fence, r.lease_owner, r.attempt,
        extract(epoch FROM r.ready_at - clock_timestamp())::float8 AS ready_in_s,
        j.overlap, j.queue_limit, j.version AS task_version,
+       j.deleted_at IS NOT NULL AS job_is_deleted,
        (SELECT count(*) FROM runs b
         WHERE b.job_id = r.job_id AND b.status = 'blocked' AND b.finished_at IS NULL
           AND j.overlap = 'queue') AS blocked,

@@ -244,17 +244,17 @@ def test_a_pause_and_a_go_of_the_same_job_never_wait_for_each_other_in_a_circle(
             the_guard_is_taken.set()
         return holders
 
-    def go() -> GoAnswer:
+    def pause() -> str:
+        job_set_enabled(job.tenant, job.job_id, False, changed_by="test")
+        return "paused"
+
+    def go() -> str:
         threading.current_thread().name = "go"
         assert the_pause_is_under_way.wait(5)
-        return goer(session, waiting)()
+        return goer(session, waiting)().value
 
     monkeypatch.setattr(StoredRunEffects, "withdraw_planned", withdraw_slowly)
     monkeypatch.setattr(store, "lock_guards", lock_and_say_so)
 
-    _, answer = race(
-        [lambda: job_set_enabled(job.tenant, job.job_id, False, changed_by="test"), go]
-    )
-
-    assert answer is GoAnswer.LEASE_LOST
+    assert race([pause, go]) == ["paused", "lease_lost"]
     assert not Run.objects.filter(run_id=waiting.run_id).exists()

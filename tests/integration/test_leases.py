@@ -1,5 +1,6 @@
 """Lease, go, heartbeat, complete: who may write, and what zero rows mean."""
 
+from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID, uuid4
 
@@ -155,6 +156,19 @@ class TestGo:
         end_lease_of(session)
 
         assert go(session, leased) is GoAnswer.LEASE_LOST
+
+    def test_a_retry_that_a_delete_did_not_see_gets_no_go_and_gives_its_guard_up(self) -> None:
+        session = make_session()
+        job = make_job(overlap="queue", retry={"max_attempts": 2, "base_s": 0})
+        run = make_run(job)
+        complete(session, ended(start(run, session), OutcomeCode.SIGNAL))
+        Run.objects.filter(run_id=run.run_id).update(ready_at=run.due_at)
+        Job.objects.filter(job_id=job.job_id).update(deleted_at=database_now())
+
+        assert go(session, lease(run, session)) is GoAnswer.SKIP
+
+        assert (reread(run).status, reread(run).skip_reason) == ("skipped", "job_deleted")
+        assert JobGuard.objects.get(job_id=job.job_id).holder_run_id is None
 
     def test_a_run_deleted_by_an_edit_gets_no_go(self) -> None:
         session = make_session()
@@ -321,6 +335,31 @@ class TestComplete:
 
         assert reread(run).status == "queued"
         assert reread(run).ready_at == run.due_at
+
+    @pytest.mark.parametrize("message", ["exec: \0 not found", "\udcff", "\0" * 3])
+    def test_whatever_an_engine_says_can_be_stored(self, message: str) -> None:
+        session = make_session()
+        run = make_run()
+        leased = start(run, session)
+
+        said = replace(ended(leased), outcome=outcome(OutcomeCode.BAD_COMMAND, message))
+        assert complete(session, said) is CompleteAnswer.OK
+
+        assert reread(run).status == "failed"
+        assert RunAttempt.objects.get(run_id=run.run_id).message
+
+    @pytest.mark.parametrize(
+        "retry", [[], "three", {"max_attempts": "3"}, {"max_attempts": 2, "base_s": []}]
+    )
+    def test_a_retry_policy_that_somebody_broke_keeps_no_run_from_its_end(
+        self, retry: object
+    ) -> None:
+        session = make_session()
+        run = make_run(make_job(retry=retry))
+
+        assert complete(session, ended(start(run, session), OutcomeCode.SIGNAL)) == "ok"
+
+        assert reread(run).status in ("failed", "queued")
 
     def test_the_same_report_twice_is_ok_and_writes_once(self) -> None:
         session = make_session()
