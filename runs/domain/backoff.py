@@ -38,7 +38,7 @@ class RetryPolicy:
         known = {
             name: data[name] for name, kind in _KINDS.items() if isinstance(data.get(name), kind)
         }
-        return cls(**known)  # type: ignore[arg-type]  # of the right kinds
+        return cls(**known)
 
 
 def backoff_s(policy: RetryPolicy, failures: int, random_unit: float) -> float:

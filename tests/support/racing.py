@@ -3,16 +3,14 @@
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any
 
 from django.db import connections
-
-Result = TypeVar("Result")
 
 _DEADLINE_S = 30
 
 
-def race(racers: Sequence[Callable[[], Result]]) -> list[Result]:
+def race(racers: Sequence[Callable[[], Any]]) -> list[Any]:
     """Let all racers begin at the same moment; return their results, in order.
 
     An exception of a racer is raised here. The test must use transactional tables
@@ -20,7 +18,7 @@ def race(racers: Sequence[Callable[[], Result]]) -> list[Result]:
     """
     barrier = threading.Barrier(len(racers))
 
-    def run(racer: Callable[[], Result]) -> Result:
+    def run(racer: Callable[[], Any]) -> Any:
         try:
             barrier.wait(_DEADLINE_S)
             return racer()

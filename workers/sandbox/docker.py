@@ -35,7 +35,7 @@ PULL_TIMEOUT_S = 300.0
 _CONFLICT = 409
 
 
-class _ClosingUnixConnection(unixconn.UnixHTTPConnection):
+class _ClosingUnixConnection(unixconn.UnixHTTPConnection):  # type: ignore[misc]  # untyped
     """The library's connection, which forgets to close its socket when nobody listens there.
 
     A worker asks an absent engine each second: each time a descriptor stayed open until the
