@@ -21,6 +21,7 @@ from scheduler_project.stack.waiting import poll
 _LABEL = "demo"
 _ONE_OFF = "one-off"
 _ONE_OFF_DELAY_S = 10
+_THIRD_TIME_DELAY_S = 4
 # Its second, the start of a container on a busy machine, and some for a first start of everything.
 _PROOF_TIMEOUT_S = 60
 _OUTPUT_SHOWN = 60
@@ -35,6 +36,7 @@ def demo_jobs(now: datetime) -> dict[str, dict[str, Any]]:
     """Return the bodies of the demo jobs by the value of their label."""
     say = 'echo "fence $FENCE, scheduled for $SCHEDULED_FOR, user $(id -u)"'
     at = now + timedelta(seconds=_ONE_OFF_DELAY_S)
+    soon = now + timedelta(seconds=_THIRD_TIME_DELAY_S)
     jobs = {
         "every-minute": {
             "name": "Demo: every minute in Kolkata",
@@ -48,9 +50,10 @@ def demo_jobs(now: datetime) -> dict[str, dict[str, Any]]:
         },
         "third-time": {
             "name": "Demo: fails twice, then succeeds",
-            "schedule": {"at": at.isoformat(timespec="seconds")},
+            # Early enough that its three attempts are over when the one-off has run.
+            "schedule": {"at": soon.isoformat(timespec="seconds")},
             "task": _task("sh", "-c", '[ "$ATTEMPT" -ge 3 ] && echo "attempt $ATTEMPT: ok"'),
-            "retry": {"max_attempts": 3, "backoff": "fixed", "base_s": 2, "jitter": "none"},
+            "retry": {"max_attempts": 3, "backoff": "fixed", "base_s": 1, "jitter": "none"},
         },
     }
     return {value: {**body, "labels": {_LABEL: value}} for value, body in jobs.items()}
