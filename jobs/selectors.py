@@ -72,8 +72,8 @@ def job_existed(tenant: Tenant, job_id: UUID) -> bool:
 
 
 def shown_jobs(jobs: Sequence[Job]) -> list[ShownJob]:
-    """The jobs as customers see them; at most one query more, for those planned ahead."""
-    ahead = [job.job_id for job in jobs if getattr(job, "is_planned_ahead", True)]
+    """The jobs as customers see them; one query more when some are planned ahead."""
+    ahead = [job.job_id for job in jobs if _may_be_planned_ahead(job)]
     planned = run_effects().next_planned(ahead) if ahead else {}
     return [_shown(job, planned.get(job.job_id)) for job in jobs]
 
@@ -83,6 +83,12 @@ def _with_cursor(jobs: QuerySet[Job]) -> QuerySet[Job]:
     return jobs.select_related("schedulecursor").annotate(
         is_planned_ahead=ExpressionWrapper(is_ahead, output_field=BooleanField())
     )
+
+
+def _may_be_planned_ahead(job: Job) -> bool:
+    """False for a job that was never planned, and for one read by `jobs_of` that isn't now."""
+    never_planned = job.schedulecursor.planned_through is None
+    return not never_planned and getattr(job, "is_planned_ahead", True)
 
 
 def _shown(job: Job, planned: datetime | None) -> ShownJob:

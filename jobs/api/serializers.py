@@ -9,7 +9,6 @@ from rest_framework import serializers
 
 from jobs.domain import policies
 from jobs.domain.image import REFERENCE_LENGTH
-from jobs.domain.policies import Ceilings
 from jobs.selectors import ShownJob
 from scheduler_project.lib.fields import (
     FlagField,
@@ -24,6 +23,10 @@ from scheduler_project.lib.fields import (
 )
 from scheduler_project.lib.instants import format_instant
 
+# How many next times a single job shows.
+NEXT_RUNS = 5
+# Larger than any number that a body can hold.
+_ANY_NUMBER = 10**40
 NAME_LENGTH = 200
 DESCRIPTION_LENGTH = 4_000
 
@@ -86,6 +89,11 @@ class ScheduleField(serializers.Field[Any, Any, Any, Any]):
         return value
 
 
+@extend_schema_field({"type": "integer", "minimum": 1, "maximum": 2**31 - 1})
+class TenantBoundedField(WholeNumberField):
+    """A whole number whose range is the tenant's: the service judges it and names that range."""
+
+
 class ResourcesInput(StrictSerializer):
     """What a container may use; left out, the default or the tenant's ceiling if that is lower."""
 
@@ -110,16 +118,8 @@ class TaskInput(StrictSerializer):
         ),
         required=False,
     )
-    timeout_s = WholeNumberField(low=policies.SHORTEST_TIMEOUT_S, high=2**31 - 1)
+    timeout_s = TenantBoundedField(low=-_ANY_NUMBER, high=_ANY_NUMBER)
     resources = ResourcesInput(required=False)
-
-    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
-        """The fields with the tenant's own bounds: a refusal names the range that counts."""
-        fields: dict[str, serializers.Field[Any, Any, Any, Any]] = super().get_fields()
-        ceilings: Ceilings | None = self.context.get("ceilings")
-        if ceilings is not None:
-            fields["timeout_s"].high = ceilings.timeout_s  # type: ignore[attr-defined]
-        return fields
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         """The members given, by the names of policies.Task."""
@@ -206,7 +206,7 @@ class JobDetailOutput(JobOutput):
     @extend_schema_field({"type": "array", "items": {"type": "string", "format": "date-time"}})
     def get_next_runs(self, shown: ShownJob) -> list[str]:
         """The next times, `next_run_at` first."""
-        return [format_instant(instant) for instant in shown.next_runs(self.context["next_runs"])]
+        return [format_instant(instant) for instant in shown.next_runs(NEXT_RUNS)]
 
 
 class JobPageOutput(serializers.Serializer[Any]):
@@ -214,3 +214,11 @@ class JobPageOutput(serializers.Serializer[Any]):
 
     jobs = JobOutput(many=True)
     next_cursor = serializers.CharField(allow_null=True)
+
+
+# Made once: a serializer copies all its fields when it is made, which costs more than its work.
+# They keep nothing of a request, so threads may share them.
+NEW_JOB = JobInput()
+JOB_CHANGE = JobInput(partial=True)
+JOB_IN_LIST = JobOutput()
+JOB_DETAIL = JobDetailOutput()

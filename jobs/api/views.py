@@ -12,10 +12,17 @@ from rest_framework.response import Response
 
 from jobs.api import examples
 from jobs.api.problems import job_refusals
-from jobs.api.serializers import JobDetailOutput, JobInput, JobOutput, JobPageOutput
+from jobs.api.serializers import (
+    JOB_CHANGE,
+    JOB_DETAIL,
+    JOB_IN_LIST,
+    NEW_JOB,
+    JobDetailOutput,
+    JobInput,
+    JobPageOutput,
+)
 from jobs.domain.spec import JobChanges
 from jobs.models import Job
-from jobs.rows import ceilings_of
 from jobs.selectors import ShownJob, job_find, jobs_of, shown_jobs
 from jobs.services import job_create, job_delete, job_update
 from scheduler_project.lib.api_view import ApiView
@@ -32,9 +39,6 @@ from scheduler_project.lib.pagination import CursorScope, keyset_page, limit_of
 from scheduler_project.lib.problems import Problem, invalid
 from tenants.api.authentication import ApiRequest
 from tenants.api.idempotency import idempotent
-
-# How many next times a job shows.
-NEXT_RUNS = 5
 
 
 class JobCreate(ApiView):
@@ -53,7 +57,7 @@ class JobCreate(ApiView):
     @idempotent
     def post(self, request: ApiRequest) -> Response:
         """Stores the job; its first run is the first occurrence after now."""
-        said = _said(request)
+        said = _said(NEW_JOB, request)
         with job_refusals():
             job = job_create(request.tenant, said, changed_by=_author(request))
         response = _show(job, status=201)
@@ -102,7 +106,7 @@ class JobList(ApiView):
             self.query.get("cursor"),
             limit_of(self.query.get("limit")),
         )
-        jobs = JobOutput(shown_jobs(page.rows), many=True).data
+        jobs = [JOB_IN_LIST.to_representation(shown) for shown in shown_jobs(page.rows)]
         return Response({"jobs": jobs, "next_cursor": page.next_cursor})
 
 
@@ -146,7 +150,7 @@ class JobUpdate(ApiView):
         """
         _require_job(request, job_id)
         version = expected_version(request, is_required=True)
-        said = _said(request, partial=True)
+        said = _said(JOB_CHANGE, request)
         with job_refusals():
             job = job_update(
                 request.tenant,
@@ -198,17 +202,13 @@ def _require_job(request: ApiRequest, job_id: UUID) -> None:
         raise Problem("not_found")
 
 
-def _said(request: ApiRequest, *, partial: bool = False) -> JobChanges:
-    read = JobInput(
-        data=request.data, partial=partial, context={"ceilings": ceilings_of(request.tenant)}
-    )
-    read.is_valid(raise_exception=True)
-    return JobChanges(**read.validated_data)
+def _said(read: JobInput, request: ApiRequest) -> JobChanges:
+    return JobChanges(**read.run_validation(request.data))
 
 
 def _show(job: Job, *, status: int = 200) -> Response:
     (shown,) = shown_jobs([job])
-    body = JobDetailOutput(shown, context={"next_runs": NEXT_RUNS}).data
+    body = JOB_DETAIL.to_representation(shown)
     return Response(body, status=status, headers={"ETag": _etag(shown)})
 
 

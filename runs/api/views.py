@@ -12,6 +12,7 @@ from jobs.api.problems import job_refusals
 from jobs.selectors import job_existed, job_find
 from runs.api import examples
 from runs.api.serializers import (
+    RUN_NOW,
     RunDetailOutput,
     RunNowInput,
     RunOutput,
@@ -83,6 +84,8 @@ class JobRunList(ApiView):
 class RunNow(ApiView):
     """Run a job now."""
 
+    rate_classes = {"POST": "run_now"}
+
     @operation(
         "Run a job now",
         status=201,
@@ -101,7 +104,7 @@ class RunNow(ApiView):
         if job_find(request.tenant, job_id) is None:
             raise Problem("not_found")
         if request.META.get("CONTENT_LENGTH") not in (None, "", "0"):
-            RunNowInput(data=request.data).is_valid(raise_exception=True)
+            RUN_NOW.run_validation(request.data)
         with job_refusals():
             run = run_now(request.tenant, job_id)
         return Response(shown_run(run), status=201, headers={"Location": f"/v1/runs/{run.run_id}"})
@@ -154,7 +157,7 @@ def _page(view: ApiView, request: ApiRequest, job_id: UUID | None) -> Response:
         view.query.get("cursor"),
         limit_of(view.query.get("limit")),
     )
-    runs = RunOutput(page.rows, many=True).data
+    runs = [shown_run(run) for run in page.rows]
     return Response({"runs": runs, "next_cursor": page.next_cursor})
 
 

@@ -259,7 +259,7 @@ def test_a_job_stays_within_its_tenant_s_ceilings(
 def test_the_range_in_a_refusal_is_the_tenant_s_own(alice: ApiClient, acme: Tenant) -> None:
     limit(acme, max_timeout_s=60)
     problem = alice.post("/v1/jobs", with_task(timeout_s=10**30)).json()
-    assert "from 1 to 60" in problem["errors"][0]["message"]
+    assert "between 1 and 60" in problem["errors"][0]["message"]
 
 
 def test_nobody_is_refused_for_resources_they_did_not_ask_for(
