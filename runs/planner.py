@@ -4,6 +4,7 @@ Claim, insert, advance and commit are one transaction, so a planner that dies at
 either all of a batch or nothing of it.
 """
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta
@@ -11,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db import transaction
+from django.db import DataError, IntegrityError, transaction
 
 from jobs.domain.schedule import ScheduleError, tzdata_version
 from runs import store
@@ -23,7 +24,8 @@ def plan_once(shards: Sequence[int] | None = None) -> dict[str, int]:
     """Plan one batch of due cursors of the given shards (None: of all).
 
     Returns counts: `jobs` claimed, `runs` created, `spans` recorded, `existing` occurrences that
-    had a row already, `set_aside` jobs that can't be planned.
+    had a row already, `set_aside` jobs that can't be planned, `stuck` ones whose runs the
+    database refuses for now.
     """
     if shards is not None and not shards:
         return {"jobs": 0}
@@ -42,7 +44,7 @@ def plan_once(shards: Sequence[int] | None = None) -> dict[str, int]:
 
 def is_behind(counts: Mapping[str, int]) -> bool:
     """Return whether the batch was full, so that more cursors are likely to be due."""
-    return counts.get("jobs", 0) >= settings.PLANNER_BATCH
+    return counts.get("jobs", 0) - counts.get("stuck", 0) >= settings.PLANNER_BATCH
 
 
 def _plan_rows(rows: Sequence[Any]) -> dict[str, int]:
@@ -66,11 +68,43 @@ def _plan_rows(rows: Sequence[Any]) -> dict[str, int]:
                 tzdata=tzdata,
                 random_bytes=os.urandom(10),
             )
-        except ScheduleError as error:
-            _set_aside(row.job_id, str(error), tzdata)
+        except Exception as error:  # also a stored field that is not what it should be
+            _set_aside(row.job_id, _reason(error), tzdata)
             set_aside += 1
             continue
         plans.append(plan)
+    _advance(idle)
+    created, written = _write(plans)
+    return {
+        "jobs": len(rows),
+        "runs": created,
+        "existing": sum(len(plan.runs) for plan in written) - created,
+        "spans": sum(len(plan.spans) for plan in written),
+        "set_aside": set_aside,
+        "stuck": len(plans) - len(written),
+    }
+
+
+def _write(plans: Sequence[CursorPlan]) -> tuple[int, Sequence[CursorPlan]]:
+    """Write the plans; returns how many runs are new, and the plans that could be written.
+
+    One that the database refuses, say because the partition of its day is missing, is left for
+    the next round, and so that nobody else is left with it, the batch is then written job by job.
+    """
+    try:
+        with transaction.atomic():
+            return _write_batch(plans), plans
+    except (DataError, IntegrityError) as error:
+        if len(plans) == 1:
+            emit("planner.stuck", "Runs of a job can't be written; it is tried again.",
+                 level=logging.ERROR, job_id=plans[0].move.job_id,
+                 error=str(error).strip())  # fmt: skip
+            return 0, []
+    each = [_write([plan]) for plan in plans]
+    return sum(new for new, _ in each), [plan for _, written in each for plan in written]
+
+
+def _write_batch(plans: Sequence[CursorPlan]) -> int:
     planned = [run for plan in plans for run in plan.runs]
     spans = [span for plan in plans for span in plan.spans]
     created = store.execute("insert_runs", **_run_columns(planned)) if planned else 0
@@ -79,14 +113,15 @@ def _plan_rows(rows: Sequence[Any]) -> dict[str, int]:
             "insert_missed_spans",
             **store.columns(spans, "job_id", "from_at", "to_at", "count", "reason"),
         )
-    _advance([plan.move for plan in plans] + idle)
-    return {
-        "jobs": len(rows),
-        "runs": created,
-        "existing": len(planned) - created,
-        "spans": len(spans),
-        "set_aside": set_aside,
-    }
+    _advance([plan.move for plan in plans])
+    return created
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ScheduleError):
+        return str(error)
+    logging.getLogger(__name__).error("a job can't be planned", exc_info=error)
+    return f"what is stored of it can't be read: {type(error).__name__}: {error}"
 
 
 def _claimed_job(row: Any) -> ClaimedJob:

@@ -1,15 +1,31 @@
 """The planner: each occurrence becomes one row, and a bad job holds up nobody."""
 
-from datetime import timedelta
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
+from django.db import connection
+from django.test import override_settings
 
 from jobs.models import Job, JobVersion, MissedSpan, ScheduleCursor
 from runs.models import Run
+from runs.partitions import partition_name
 from runs.planner import plan_once
+from runs.retention import create_partitions_once
 from tests.support.factories import database_now, make_due_job, make_run
 
 pytestmark = pytest.mark.django_db
+
+
+@contextmanager
+def planning_until(end: datetime) -> Iterator[None]:
+    """Let the look-ahead reach to `end`, so that a test need not wait for midnight."""
+    seconds = (end - database_now()).total_seconds() + 1
+    with override_settings(LOOK_AHEAD_S=seconds):
+        yield
+
 
 EVERY_MINUTE = {"cron": "* * * * *", "time_zone": "Asia/Kolkata"}
 
@@ -81,6 +97,57 @@ def test_a_job_that_cannot_be_planned_is_switched_off_with_the_reason_and_the_ot
         assert job.pause["reason"]
         assert JobVersion.objects.get(job=job, version=job.version).changed_by == "planner"
         assert ScheduleCursor.objects.get(job=job).next_run_at is None
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"misfire": {"policy": "some"}},
+        {"misfire": {"grace_s": "long"}},
+        {"misfire": []},
+        {"dst": {"gap": 7}},
+        {"schedule": []},
+        {"schedule": {"cron": 5, "time_zone": []}},
+        {"schedule": {"every": "PT1S", "anchor": None}},
+        {"last_wall_time": "yesterday"},
+    ],
+)
+def test_whatever_is_stored_of_one_job_the_others_run(broken: dict[str, Any]) -> None:
+    wall_time = broken.pop("last_wall_time", "")
+    bad = make_due_job(**{"schedule": EVERY_MINUTE} | broken)
+    ScheduleCursor.objects.filter(job=bad).update(last_wall_time=wall_time)
+    good = make_due_job(due_in_s=5, schedule=EVERY_MINUTE)
+
+    counts = plan_once()
+
+    assert Run.objects.filter(job=good).exists()
+    assert counts["set_aside"] == 1
+    paused = Job.objects.get(job_id=bad.job_id).pause
+    assert paused is not None
+    assert paused["reason"]
+
+
+def test_a_day_without_a_partition_holds_up_only_the_jobs_of_that_day() -> None:
+    midnight = (database_now() + timedelta(days=1)).replace(
+        hour=0, minute=0, second=0, microsecond=0
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(f"DROP TABLE {partition_name('runs', midnight.date())}")
+    at = midnight.isoformat().replace("+00:00", "Z")
+    stuck = make_due_job(schedule={"at": at})
+    ScheduleCursor.objects.filter(job=stuck).update(next_run_at=midnight)
+    good = make_due_job(due_in_s=5, schedule=EVERY_MINUTE)
+    with planning_until(midnight):
+        counts = plan_once()
+
+    assert counts["stuck"] == 1
+    assert Run.objects.filter(job=good).exists()
+    assert ScheduleCursor.objects.get(job=stuck).next_run_at == midnight, "its time comes again"
+
+    create_partitions_once()
+    with planning_until(midnight):
+        assert plan_once()["stuck"] == 0
+    assert Run.objects.filter(job=stuck).count() == 1
 
 
 def test_a_switched_off_job_whose_cursor_was_forgotten_makes_no_run() -> None:
