@@ -13,7 +13,7 @@ from django.conf import settings
 from django.db import transaction
 
 from runs import store, transport
-from runs.domain.placement import OpenSession, TenantShare, WaitingRun, place
+from runs.domain.placement import OpenSession, TenantShare, WaitingRun, place, room_for
 
 
 def dispatch_once() -> dict[str, int]:
@@ -26,7 +26,7 @@ def dispatch_once() -> dict[str, int]:
         if not locked[0]:
             return {"placed": 0, "sent": 0}
         sessions = store.fetch("open_sessions", silent_s=settings.SILENT_S)
-        placed = _place(sessions) if sessions else []
+        placed = _place([OpenSession(**session._asdict()) for session in sessions])
     queues = {session.session_id: session.queue for session in sessions}
     sent = transport.send(
         [
@@ -49,17 +49,24 @@ def is_behind(counts: Mapping[str, int]) -> bool:
     return counts.get("placed", 0) >= settings.DISPATCH_BATCH
 
 
-def _place(sessions: list[Any]) -> list[Any]:
+def _place(sessions: list[OpenSession]) -> list[Any]:
+    room = room_for(sessions)
+    if room == 0:
+        return []
+    kinds = sorted({(session.region, tier) for session in sessions for tier in session.tiers})
     waiting = store.fetch(
-        "waiting_runs", place_lead_s=settings.PLACE_LEAD_S, limit=settings.DISPATCH_BATCH
+        "waiting_runs",
+        place_lead_s=settings.PLACE_LEAD_S,
+        limit=min(room, settings.DISPATCH_BATCH),
+        regions=[region for region, _ in kinds],
+        tiers=[tier for _, tier in kinds],
     )
     if not waiting:
         return []
-    occupied = {row.tenant_id: row.occupied for row in store.fetch("occupied_by_tenant")}
     placements = place(
         [_waiting_run(row) for row in waiting],
-        _shares(waiting, occupied),
-        [OpenSession(**session._asdict()) for session in sessions],
+        _shares(waiting, {row.tenant_id: row for row in store.fetch("held_by_tenant")}),
+        sessions,
         most=settings.DISPATCH_BATCH,
     )
     if not placements:
@@ -75,10 +82,14 @@ def _waiting_run(row: Any) -> WaitingRun:
     return WaitingRun(**{name: getattr(row, name) for name in WaitingRun.__dataclass_fields__})
 
 
-def _shares(waiting: list[Any], occupied: dict[UUID, int]) -> dict[UUID, TenantShare]:
-    return {
-        row.tenant_id: TenantShare(
-            row.weight, row.max_concurrent_runs, occupied.get(row.tenant_id, 0)
+def _shares(waiting: list[Any], held: dict[UUID, Any]) -> dict[UUID, TenantShare]:
+    shares = {}
+    for row in waiting:
+        has = held.get(row.tenant_id)
+        shares[row.tenant_id] = TenantShare(
+            row.weight,
+            row.max_concurrent_runs,
+            has.occupied if has else 0,
+            has.ahead if has else 0,
         )
-        for row in waiting
-    }
+    return shares

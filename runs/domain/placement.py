@@ -4,7 +4,7 @@ Due work first, in fair order, into free slots and a small buffer; then runs ahe
 in order of `ready_at`, into what sessions can hold prepared.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -45,11 +45,12 @@ class WaitingRun:
 
 @dataclass(frozen=True)
 class TenantShare:
-    """A tenant's weight, its limit of slots, and the slots it occupies now."""
+    """A tenant's weight, its limit of slots, the slots it occupies, and its runs placed ahead."""
 
     weight: int
     most: int
     occupied: int
+    ahead: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,36 +60,34 @@ class Placement:
     run_id: UUID
     scheduled_for: datetime
     session_id: UUID
+    tenant_id: UUID
 
 
 class _Room:
-    """What is still free on each session; the emptiest takes next."""
+    """What is free on each session, of slots or of prepared places; the emptiest takes next."""
 
-    def __init__(self, sessions: Iterable[OpenSession]) -> None:
-        self._sessions = list(sessions)
-        self._slots = {
-            s.session_id: s.slots + max(1, int(s.slots * _BUFFER_SHARE)) - s.slots_used
-            for s in self._sessions
-        }
-        self._prepared = {s.session_id: s.prepared_limit - s.ahead for s in self._sessions}
+    def __init__(self, free: Sequence[tuple[OpenSession, int]]) -> None:
+        self._free = {session.session_id: max(0, left) for session, left in free}
+        self._sessions = [session for session, _ in free]
+        self.left = sum(self._free.values())
 
-    def take_slot(self, run: WaitingRun) -> UUID | None:
-        return self._take(run, self._slots)
-
-    def take_prepared(self, run: WaitingRun) -> UUID | None:
-        return self._take(run, self._prepared)
-
-    def _take(self, run: WaitingRun, free: dict[UUID, int]) -> UUID | None:
+    def take(self, run: WaitingRun) -> UUID | None:
         fitting = [
             s.session_id
             for s in self._sessions
-            if s.region == run.region and run.tier in s.tiers and free[s.session_id] > 0
+            if s.region == run.region and run.tier in s.tiers and self._free[s.session_id] > 0
         ]
         if not fitting:
             return None
-        emptiest = max(fitting, key=lambda session_id: (free[session_id], session_id.int))
-        free[emptiest] -= 1
+        emptiest = max(fitting, key=lambda session_id: (self._free[session_id], session_id.int))
+        self._free[emptiest] -= 1
+        self.left -= 1
         return emptiest
+
+
+def room_for(sessions: Sequence[OpenSession]) -> int:
+    """Return how many runs the sessions can be given at most: more need not be looked at."""
+    return _slots(sessions).left + _prepared(sessions).left
 
 
 def place(
@@ -99,28 +98,55 @@ def place(
     most: int,
 ) -> list[Placement]:
     """Return at most `most` placements for the waiting runs of tenants with known shares."""
-    room = _Room(sessions)
+    due = fair_order(_lines([run for run in waiting if run.is_due], shares))
+    placements = _fill(_slots(sessions), due, most)
+    early = _within_limits([run for run in waiting if not run.is_due], shares, placements)
+    return placements + _fill(_prepared(sessions), early, most - len(placements))
+
+
+def _slots(sessions: Sequence[OpenSession]) -> _Room:
+    free = [s.slots + max(1, int(s.slots * _BUFFER_SHARE)) - s.slots_used for s in sessions]
+    return _Room(list(zip(sessions, free, strict=True)))
+
+
+def _prepared(sessions: Sequence[OpenSession]) -> _Room:
+    return _Room([(s, s.prepared_limit - s.ahead) for s in sessions])
+
+
+def _fill(room: _Room, runs: Iterable[WaitingRun], most: int) -> list[Placement]:
+    """Place runs in their order while there is room: a flood beyond it costs nothing."""
     placements: list[Placement] = []
-    due = [run for run in waiting if run.is_due]
-    ahead = sorted(
-        (run for run in waiting if not run.is_due), key=lambda run: (run.ready_at, run.run_id)
-    )
-    ordered = [(run, room.take_slot) for run in fair_order(_lines(due, shares))]
-    ordered += [(run, room.take_prepared) for run in ahead]
-    for run, take in ordered:
-        if len(placements) == most:
+    for run in runs:
+        if room.left == 0 or len(placements) >= most:
             break
-        session_id = take(run)
+        session_id = room.take(run)
         if session_id is not None:
-            placements.append(Placement(run.run_id, run.scheduled_for, session_id))
+            placements.append(Placement(run.run_id, run.scheduled_for, session_id, run.tenant_id))
     return placements
+
+
+def _within_limits(
+    ahead: Iterable[WaitingRun], shares: dict[UUID, TenantShare], due: Iterable[Placement]
+) -> Iterator[WaitingRun]:
+    """Runs ahead of their time, by that time, as long as their tenant may still have a slot.
+
+    All that fall due in one second have their go in it: placed beyond the tenant's limit, they
+    would run beyond it.
+    """
+    held = {tenant_id: share.occupied + share.ahead for tenant_id, share in shares.items()}
+    for placement in due:
+        held[placement.tenant_id] += 1
+    for run in sorted(ahead, key=lambda run: (run.ready_at, run.run_id.int)):
+        if held[run.tenant_id] < shares[run.tenant_id].most:
+            held[run.tenant_id] += 1
+            yield run
 
 
 def _lines(
     due: Sequence[WaitingRun], shares: dict[UUID, TenantShare]
 ) -> list[TenantLine[WaitingRun]]:
     by_tenant: dict[UUID, list[WaitingRun]] = {}
-    for run in sorted(due, key=lambda run: (run.rank, run.ready_at, run.run_id)):
+    for run in sorted(due, key=lambda run: (run.rank, run.ready_at, run.run_id.int)):
         by_tenant.setdefault(run.tenant_id, []).append(run)
     return [
         TenantLine(

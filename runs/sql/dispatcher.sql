@@ -18,32 +18,40 @@ GROUP BY s.session_id
 ORDER BY s.session_id;
 
 -- name: waiting_runs
--- Each tenant's next unplaced runs within the place lead, in its own order.
+-- Each tenant's next unplaced runs within the place lead, in its own order: live work (rank 0),
+-- retries (1) and catching up (2) each up to the limit, so that a long row of one does not hide
+-- another. Only of kinds (region, tier) that a session serves, for the same reason.
 -- Index: runs_active (lease_owner IS NULL, tenant, ready_at).
+WITH served AS MATERIALIZED (
+    SELECT region, tier FROM unnest(%(regions)s::text[], %(tiers)s::text[]) AS s(region, tier)
+)
 SELECT t.tenant_id, t.weight, t.max_concurrent_runs, w.run_id, w.scheduled_for, w.ready_at,
-       w.region, w.tier, w.attempt, w.is_due, w.rank
+       w.region, w.tier, w.is_due, lane.rank
 FROM tenants t
+CROSS JOIN (VALUES (0), (1), (2)) AS lane(rank)
 CROSS JOIN LATERAL (
-    SELECT r.run_id, r.scheduled_for, r.ready_at, r.region, r.tier, r.attempt,
-           r.ready_at <= now() AS is_due,
-           CASE WHEN r.trigger IN ('catch_up', 'backfill') THEN 2
-                WHEN r.failures > 0 THEN 1 ELSE 0 END AS rank
+    SELECT r.run_id, r.scheduled_for, r.ready_at, r.region, r.tier, r.ready_at <= now() AS is_due
     FROM runs r
     WHERE r.lease_owner IS NULL AND r.finished_at IS NULL AND r.tenant_id = t.tenant_id
       AND r.ready_at <= now() + make_interval(secs => %(place_lead_s)s)
       AND r.status = 'queued'
+      AND CASE WHEN r.trigger IN ('catch_up', 'backfill') THEN 2
+               WHEN r.failures > 0 THEN 1 ELSE 0 END = lane.rank
+      AND (r.region, r.tier) IN (SELECT region, tier FROM served)
     ORDER BY r.ready_at, r.run_id
     LIMIT %(limit)s
 ) w
 WHERE t.suspended_at IS NULL;
 
--- name: occupied_by_tenant
--- Slots that each tenant occupies: the runs under way, placed ones whose time has come included.
+-- name: held_by_tenant
+-- Slots that each tenant occupies (its runs under way, placed ones whose time has come included),
+-- and its runs that are placed ahead of their time.
 -- Index: runs_active.
-SELECT tenant_id, count(*) AS occupied
+SELECT tenant_id,
+       count(*) FILTER (WHERE status = 'running' OR ready_at <= now()) AS occupied,
+       count(*) FILTER (WHERE status <> 'running' AND ready_at > now()) AS ahead
 FROM runs
 WHERE finished_at IS NULL AND lease_owner IS NOT NULL
-  AND (status = 'running' OR ready_at <= now())
 GROUP BY tenant_id;
 
 -- name: place_runs

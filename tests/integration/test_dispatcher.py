@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 from django.db import connection
+from pytest_django import Settings
 
 from runs import dispatcher, transport
 from runs.models import Run
@@ -196,3 +197,50 @@ def test_a_waiting_retry_is_placed_when_its_backoff_ends(sent: list[transport.Me
     assert dispatcher.dispatch_once()["placed"] == 0
     Run.objects.filter(run_id=run.run_id).update(ready_at=run.ready_at + timedelta(seconds=1))
     assert dispatcher.dispatch_once()["placed"] == 1
+
+
+def test_runs_that_no_session_serves_do_not_hide_those_behind_them(
+    sent: list[transport.Message], settings: Settings
+) -> None:
+    settings.DISPATCH_BATCH = 5
+    make_session(tiers=["container"])
+    job = make_job()
+    for n in range(10):
+        make_run(job, due_in_s=-100 - n, tier="sandbox")
+    behind = make_run(job, due_in_s=-1)
+
+    dispatcher.dispatch_once()
+
+    assert reread(behind).lease_owner is not None
+
+
+@pytest.mark.parametrize("late", [{"trigger": "catch_up"}, {"failures": 1}])
+def test_a_long_row_of_late_work_does_not_hide_what_is_on_time(
+    late: dict[str, object], sent: list[transport.Message], settings: Settings
+) -> None:
+    settings.DISPATCH_BATCH = 5
+    make_session()
+    job = make_job()
+    for n in range(10):
+        make_run(job, due_in_s=-100 - n, **late)
+    on_time = make_run(job, due_in_s=-1)
+
+    dispatcher.dispatch_once()
+
+    assert reread(on_time).lease_owner is not None
+
+
+def test_runs_placed_ahead_of_one_second_stay_within_their_tenant_s_limit(
+    sent: list[transport.Message],
+) -> None:
+    session = make_session()
+    limited = make_job(make_tenant(max_concurrent_runs=2))
+    start(make_run(limited, due_in_s=-60), session)
+    for _ in range(5):
+        make_run(limited, due_in_s=20, trigger="manual")
+
+    placed = [dispatcher.dispatch_once()["placed"] for _ in range(3)]
+
+    assert sum(placed) == 1
+    make_run(due_in_s=20)
+    assert dispatcher.dispatch_once()["placed"] == 1, "others go on"
