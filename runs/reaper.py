@@ -67,7 +67,8 @@ def reap_dead_sessions() -> tuple[int, int]:
 def release_stale_guards() -> dict[str, int]:
     """Pass on guards whose holder is final or gone: a second net, it should find nothing."""
     with transaction.atomic():
-        stale = store.fetch("stale_guards")
+        locked = [row.job_id for row in store.fetch("lock_stale_guards")]
+        stale = store.fetch("stale_guards", job_ids=locked) if locked else []
         store.release_guards((row.job_id, row.holder_run_id) for row in stale)
     if stale:
         emit("guards.stale", "Guards of finished runs were released late.", count=len(stale))

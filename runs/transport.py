@@ -4,6 +4,7 @@ A message says only "look at this run". Whether it arrives, twice or never, deci
 worker asks the row, and looks by itself each second.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,6 +17,10 @@ from kombu.exceptions import OperationalError
 from scheduler_project.lib.events import emit
 
 RUN_TASK = "workers.run"
+# Three times as long as a broker that hangs may take for its answer.
+QUIET_AFTER_FAILURE_S = 15.0
+
+_silent_until = 0.0
 
 
 @dataclass(frozen=True)
@@ -31,9 +36,12 @@ class Message:
 def send(messages: Sequence[Message]) -> int:
     """Send the messages over one connection; return how many the broker took.
 
-    A broker that is away loses nothing: the rows are placed, and their workers find them.
+    A broker that is away loses nothing: the rows are placed, and their workers find them. It is
+    then left alone for a while, because one that hangs costs a time-out at each attempt, and the
+    dispatcher must place runs meanwhile.
     """
-    if not messages:
+    global _silent_until
+    if not messages or time.monotonic() < _silent_until:
         return 0
     sent = 0
     try:
@@ -52,6 +60,7 @@ def send(messages: Sequence[Message]) -> int:
                 )
                 sent += 1
     except (OperationalError, OSError) as error:
+        _silent_until = time.monotonic() + QUIET_AFTER_FAILURE_S
         emit(
             "transport.broker_away",
             "The broker did not take messages; workers will find their runs by themselves.",

@@ -95,12 +95,24 @@ WHERE session_id = ANY(%(session_ids)s) AND ended_at IS NULL
                   WHERE r.lease_owner = worker_sessions.session_id AND r.finished_at IS NULL)
 RETURNING queue;
 
--- name: stale_guards
--- Guards whose holder is final or gone: a second net under pass_guards.
-SELECT g.job_id, g.holder_run_id FROM job_guards g
-WHERE g.holder_run_id IS NOT NULL
-  AND NOT EXISTS (SELECT FROM runs r WHERE r.run_id = g.holder_run_id AND r.job_id = g.job_id
-                  AND r.finished_at IS NULL)
+-- name: lock_stale_guards
+-- Lock guards whose holder seems to be final or gone: a second net under pass_guards.
+WITH stale AS (
+    SELECT g.job_id FROM job_guards g
+    WHERE g.holder_run_id IS NOT NULL
+      AND NOT EXISTS (SELECT FROM runs r WHERE r.run_id = g.holder_run_id AND r.job_id = g.job_id
+                      AND r.finished_at IS NULL)
+    ORDER BY g.job_id
+    LIMIT 500
+)
+SELECT g.job_id FROM job_guards g JOIN stale s ON s.job_id = g.job_id
 ORDER BY g.job_id
-LIMIT 500
 FOR UPDATE OF g SKIP LOCKED;
+
+-- name: stale_guards
+-- Which of the locked guards are stale. A statement of its own: a run that took its guard while
+-- the first was on its way is newer than that one's snapshot, and would look as if it were gone.
+SELECT g.job_id, g.holder_run_id FROM job_guards g
+WHERE g.job_id = ANY(%(job_ids)s) AND g.holder_run_id IS NOT NULL
+  AND NOT EXISTS (SELECT FROM runs r WHERE r.run_id = g.holder_run_id AND r.job_id = g.job_id
+                  AND r.finished_at IS NULL);

@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from django.db import close_old_connections, connections
 from django.db.utils import Error as DatabaseError
@@ -27,12 +28,17 @@ class Duty:
         *,
         interval_s: float,
         busy: Callable[[Mapping[str, int]], bool] = lambda counts: False,
+        longest_backoff_s: float = _LONGEST_BACKOFF_S,
     ) -> None:
-        """`busy(counts)` says whether the next round should follow at once: more work waits."""
+        """`busy(counts)` says whether the next round should follow at once: more work waits.
+
+        After failed rounds the pause doubles up to `longest_backoff_s`.
+        """
         self.name = name
         self._run_once = run_once
         self.interval_s = interval_s
         self._busy = busy
+        self._longest_backoff_s = longest_backoff_s
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self._finished_round_at = time.monotonic()
@@ -77,12 +83,9 @@ class Duty:
             close_old_connections()
             counts = self._run_once()
         except DatabaseError as error:
-            # A broken connection must not be used again; the next round gets a fresh one.
-            connections.close_all()
             return self._failed(error)
         except Exception as error:
             logging.getLogger(__name__).exception("duty %s failed", self.name)
-            connections.close_all()
             return self._failed(error)
         self._failures = 0
         self._finished_round_at = time.monotonic()
@@ -91,6 +94,10 @@ class Duty:
         return 0.0 if self._busy(counts) else self.interval_s
 
     def _failed(self, error: BaseException) -> float:
+        # A broken connection must not be used again; the next round gets a fresh one. Closing it
+        # may fail as well, and the thread must not die of that.
+        with suppress(Exception):
+            connections.close_all()
         self._failures += 1
         self._finished_round_at = time.monotonic()
         emit(
@@ -100,4 +107,4 @@ class Duty:
             error=f"{type(error).__name__}: {str(error).strip()!r}",
             failures=self._failures,
         )
-        return min(self.interval_s * 2.0 ** min(self._failures, 6), _LONGEST_BACKOFF_S)
+        return min(self.interval_s * 2.0 ** min(self._failures, 6), self._longest_backoff_s)
