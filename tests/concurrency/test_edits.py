@@ -13,6 +13,7 @@ from jobs.domain.spec import JobChanges
 from jobs.errors import JobError
 from jobs.models import Job, JobVersion, ScheduleCursor
 from jobs.services import job_create, job_delete, job_set_enabled, job_update
+from runs import store
 from runs.leases import GoAnswer, go
 from runs.models import Run
 from runs.planner import plan_once
@@ -65,6 +66,10 @@ def at_once(racers: Sequence[Callable[[], Any]]) -> list[Any]:
 
 def delete(job: Job) -> None:
     job_delete(job.tenant, job.job_id, changed_by="test")
+
+
+def switch_off(job: Job) -> None:
+    job_set_enabled(job.tenant, job.job_id, False, changed_by="test")
 
 
 def attempt(action: Callable[[], object]) -> str:
@@ -220,6 +225,29 @@ def test_a_worker_that_prepared_a_withdrawn_run_is_refused_at_its_go() -> None:
     edit(job, schedule=DAILY)
     reply = go(session, "node-1", [go_request(prepared)])[prepared.run_id]
     assert reply.answer is not GoAnswer.GO
+    assert not Run.objects.filter(run_id=prepared.run_id).exists()
+
+
+@pytest.mark.parametrize("change", [delete, switch_off])
+def test_a_change_waits_for_the_guard_before_it_touches_a_run(
+    change: Callable[[Job], None],
+) -> None:
+    # A go locks guard, then run. A change that held the run and asked for the guard would wait
+    # for the go, and the go for it.
+    tenant, session = make_tenant(), make_session()
+    job = new_job(tenant, overlap="skip")
+    prepared = lease(make_run(job, due_in_s=60), session)
+    store.execute("ensure_guards", job_ids=[job.job_id])
+    with transaction.atomic():
+        store.lock_guards([job.job_id])
+        changed = blocked_by_us(partial(change, job))
+        assert store.fetch(
+            "read_runs_for_go",
+            run_ids=[prepared.run_id],
+            scheduled_fors=[prepared.scheduled_for],
+            session_id=session,
+        )
+    changed.result(30)
     assert not Run.objects.filter(run_id=prepared.run_id).exists()
 
 
