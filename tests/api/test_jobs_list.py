@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from jobs.models import Job
 from tenants.models import Tenant
 from tests.support.api_client import ApiClient, assert_problem
-from tests.support.factories import make_due_job, make_run
+from tests.support.factories import make_due_job, make_run, make_tenant
 from tests.support.job_bodies import good_body
 
 
@@ -119,3 +119,28 @@ def test_planned_occurrences_cost_one_query_for_the_whole_page(
         listed = alice.get("/v1/jobs").json()["jobs"]
     assert len([q for q in queries if "api_keys" not in q["sql"]]) == 2
     assert all(job["next_run_at"] for job in listed)
+
+
+def test_a_page_of_many_jobs_is_answered_by_an_index(alice: ApiClient, acme: Tenant) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO jobs (job_id, tenant_id, name, description, labels, schedule, dst,"
+            " flexible_window_s, misfire, overlap, queue_limit, task, retry, region, tier, enabled,"
+            " version, created_at, updated_at)"
+            " SELECT gen_random_uuid(), tenant_id, 'many', '', '{}', '{}', '{}', 0, '{}', 'skip',"
+            " 10, '{}', '{}', 'default', 'container', true, 1, now() - n * interval '1 s', now()"
+            " FROM generate_series(1, 50000) AS n CROSS JOIN LATERAL"
+            " (SELECT CASE WHEN n %% 5 = 0 THEN %s ELSE %s END AS tenant_id) AS owner",
+            [acme.tenant_id, make_tenant().tenant_id],
+        )
+        cursor.execute("ANALYZE jobs")
+    newest = make_due_job(acme, due_in_s=60)
+    with CaptureQueriesContext(connection) as queries:
+        (job,) = alice.get("/v1/jobs?limit=1").json()["jobs"]
+    assert job["job_id"] == str(newest.job_id)
+    (sql,) = [query["sql"] for query in queries if '"jobs"' in query["sql"]]
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN {sql}")
+        plan = "\n".join(row[0] for row in cursor.fetchall())
+    assert "Index Scan using jobs_by_tenant" in plan, plan
+    assert "Sort" not in plan, plan
