@@ -203,6 +203,9 @@ def _require_job(request: ApiRequest, job_id: UUID) -> None:
 
 
 def _said(read: JobInput, request: ApiRequest) -> JobChanges:
+    if request.META.get("CONTENT_LENGTH") in (None, "", "0"):
+        # The framework reads nothing as an empty object: a change to nothing would be a success.
+        raise Problem("body_required")
     return JobChanges(**read.run_validation(request.data))
 
 

@@ -92,6 +92,16 @@ def test_a_change_that_is_refused_changes_nothing(alice: ApiClient) -> None:
     assert alice.get(path).json() == job
 
 
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [(b"", "body_required"), (b"[]", "body_not_object"), (b"null", "body_not_object"),
+     (b"{", "invalid_json")],
+)  # fmt: skip
+def test_a_change_without_an_object_is_refused(alice: ApiClient, body: bytes, code: str) -> None:
+    job = create(alice)
+    assert_problem(alice.patch(f"/v1/jobs/{job['job_id']}", body, If_Match="1"), 400, code)
+
+
 def test_lowered_ceilings_do_not_keep_a_job_from_being_switched_off(alice: ApiClient) -> None:
     job = create(alice, task={"image": "a/b:1", "timeout_s": 900})
     tenant = row(job).tenant
