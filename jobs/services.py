@@ -64,7 +64,7 @@ def job_create(tenant: Tenant, said: JobChanges, *, changed_by: str) -> Job:
     tenant's ceilings, `at` in the past) and JobQuotaExceededError.
     """
     with transaction.atomic():
-        now = _database_now()
+        now = _database_clock()
         spec = spec_of_new(said, ceilings_of(tenant))
         job = Job(job_id=uuid4(), tenant=tenant, created_at=now, updated_at=now)
         schedule = _checked(job, spec, before=None, current=None, now=now)
@@ -177,7 +177,7 @@ def _lock(tenant: Tenant, job_id: UUID, expected_version: int | None) -> tuple[J
     job.schedulecursor = cursor
     if expected_version is not None and job.version != expected_version:
         raise StaleVersionError(job.version)
-    return job, _database_now()
+    return job, _database_clock()
 
 
 def _read(tenant: Tenant, job_id: UUID) -> Job:
@@ -190,10 +190,14 @@ def _read(tenant: Tenant, job_id: UUID) -> Job:
     return job
 
 
-def _database_now() -> datetime:
-    """The transaction's instant by the database's clock, the same that the hot statements use."""
+def _database_clock() -> datetime:
+    """The database's clock at this moment.
+
+    Not now(), the transaction's beginning: a change that waited for another's lock would be in
+    effect before the one it waited for, and plan from a time gone by.
+    """
     with connection.cursor() as sql:
-        sql.execute("SELECT now()")
+        sql.execute("SELECT clock_timestamp()")
         (now,) = sql.fetchone()
     assert isinstance(now, datetime)
     return now

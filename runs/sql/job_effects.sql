@@ -2,10 +2,14 @@
 -- Delete planned occurrences that are ahead of their time. Deleted, not marked: editing and
 -- editing back must not meet the unique key. A worker that prepared one is refused at its go.
 -- Guard: the caller holds the cursor's lock, so no planner makes new ones meanwhile.
+-- The clock beside now(), which is the transaction's beginning: it may have waited for that lock,
+-- and the edit counts from after the wait. An occurrence whose time came meanwhile is late work
+-- and stays. (Only now() enters the index.)
 -- Index: run_occurrence_once (job_id, scheduled_for).
 WITH planned AS (
     SELECT run_id, scheduled_for FROM runs
-    WHERE job_id = %(job_id)s AND scheduled_for > now() AND trigger = 'schedule'
+    WHERE job_id = %(job_id)s AND scheduled_for > now() AND scheduled_for > clock_timestamp()
+      AND trigger = 'schedule'
       AND failures = 0 AND lease_losses = 0 AND status IN ('queued', 'leased')
     ORDER BY run_id
     FOR UPDATE

@@ -21,6 +21,7 @@ from runs.services import run_cancel, run_now
 from tenants.models import Tenant
 from tests.support.api_client import ApiClient, client_of
 from tests.support.factories import (
+    database_now,
     go_request,
     lease,
     make_run,
@@ -142,7 +143,8 @@ def test_changes_of_any_version_all_count_and_none_is_lost() -> None:
     versions = JobVersion.objects.filter(job=job).order_by("version")
     assert [version.version for version in versions] == [1, 2, 3, 4, 5, 6, 7]
     moments = [version.effective_from for version in versions]
-    assert moments[0] == min(moments)
+    # Each is in effect from after the one it waited for, however long its request had waited.
+    assert moments == sorted(set(moments))
 
 
 def test_of_two_racing_deletes_one_deletes_and_one_finds_nothing() -> None:
@@ -167,6 +169,18 @@ def test_a_planner_and_an_edit_at_once_leave_no_run_of_the_old_schedule_ahead() 
         cursor = ScheduleCursor.objects.get(job=job)
         assert cursor.next_run_at is not None
         assert (cursor.next_run_at.hour, cursor.next_run_at.minute) == (9, 0)
+
+
+def test_an_edit_counts_from_after_its_wait_and_keeps_what_fell_due_meanwhile() -> None:
+    job = new_job(make_tenant())
+    soon = make_run(job, due_in_s=0.4)
+    with transaction.atomic():
+        ScheduleCursor.objects.select_for_update().get(job=job)
+        edited = blocked_by_us(partial(edit, job, schedule=DAILY))
+        poll(lambda: database_now() > soon.scheduled_for, 5, "its time comes while the edit waits")
+        released_at = database_now()
+    assert edited.result(30).updated_at > released_at
+    assert reread(soon).status == "queued"
 
 
 def test_a_planner_that_holds_a_cursor_lets_the_edit_wait_and_is_undone_by_it() -> None:
