@@ -44,8 +44,12 @@ class PostgresServer:
             yield connection
 
     def start(self) -> None:
-        self.process.start()
-        poll(self.server.is_ready, 20, "PostgreSQL answers")
+        def answers() -> bool:
+            # After a kill it refuses to start until the last child of its former life is gone.
+            self.process.start()
+            return self.server.is_ready()
+
+        poll(answers, 20, "PostgreSQL answers")
 
     def stop(self) -> None:
         """A fast shutdown: clients are thrown out, nothing is lost."""
