@@ -39,7 +39,8 @@ def container_environment(
 
 
 def rfc3339_utc(instant: datetime) -> str:
-    """`2026-03-29T01:30:00Z`; a fraction is written only when there is one."""
+    """`2026-03-29T01:30:00Z`, or with milliseconds when there are any, as the API writes it."""
     if instant.tzinfo is None:
         raise ValueError("scheduled_for needs an offset")
-    return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    timespec = "milliseconds" if instant.microsecond else "seconds"
+    return instant.astimezone(UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
