@@ -7,8 +7,10 @@ program can trust the fence it reads.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from uuid import UUID
+
+from jobs.domain.instant import format_instant
 
 RESERVED_NAMES = frozenset({"RUN_ID", "JOB_ID", "ATTEMPT", "SCHEDULED_FOR", "FENCE"})
 
@@ -42,5 +44,4 @@ def rfc3339_utc(instant: datetime) -> str:
     """`2026-03-29T01:30:00Z`, or with milliseconds when there are any, as the API writes it."""
     if instant.tzinfo is None:
         raise ValueError("scheduled_for needs an offset")
-    timespec = "milliseconds" if instant.microsecond else "seconds"
-    return instant.astimezone(UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
+    return format_instant(instant)
