@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jobs.domain.policies import FieldProblem
+from jobs.domain.schedule_error import ScheduleError
 
 
 class JobError(Exception):
@@ -37,3 +38,10 @@ class JobQuotaExceededError(JobError):
     def __init__(self, limit: int) -> None:
         super().__init__(f"the limit of {limit} jobs is reached")
         self.limit = limit
+
+
+def schedule_problem(error: ScheduleError) -> FieldProblem:
+    """What the schedule engine refused, as a problem of the request's field."""
+    parent, _, member = error.field.partition(".")
+    path = (parent, member) if member else (parent,)
+    return FieldProblem(path, error.code, error.message, error.hint)

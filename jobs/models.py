@@ -40,7 +40,8 @@ class Job(models.Model):
         max_length=32, choices=IsolationTier.choices, default=IsolationTier.CONTAINER
     )
     enabled = models.BooleanField(default=True)
-    # {"until"?, "reason"?, "by"} while paused; why an unplannable job was set aside is said here.
+    # As jobs.domain.timing.pause_to_json gives it; {"reason", "by"} for a job that the planner set
+    # aside because it can't be planned (it is switched off, then).
     pause = models.JSONField(null=True, blank=True)
     version = models.PositiveIntegerField(default=1)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
@@ -81,6 +82,8 @@ class ScheduleCursor(models.Model):
     shard = models.PositiveSmallIntegerField()
     next_run_at = models.DateTimeField(null=True)
     planned_through = models.DateTimeField(null=True)
+    # When the job's pause ends by itself; null when it isn't paused, or until somebody ends it.
+    paused_until = models.DateTimeField(null=True)
     # Local wall time of the last occurrence with its fold, as jobs.domain.schedule writes it: a
     # tzdata upgrade must not repeat a local day.
     last_wall_time = models.CharField(max_length=40, default="")
@@ -94,7 +97,13 @@ class ScheduleCursor(models.Model):
                 fields=["next_run_at", "shard"],
                 name="cursors_due",
                 condition=models.Q(next_run_at__isnull=False),
-            )
+            ),
+            # end_pauses_once: the pauses that are over.
+            models.Index(
+                fields=["paused_until"],
+                name="cursors_paused",
+                condition=models.Q(paused_until__isnull=False),
+            ),
         ]
 
 

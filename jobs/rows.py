@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any, Final, TypeVar
 
+from jobs.domain.misfire import Misfire
 from jobs.domain.policies import Ceilings, Retry, Task
 from jobs.domain.schedule import (
+    DEFAULT_DST,
     Schedule,
     ScheduleError,
     next_occurrences,
@@ -14,8 +17,13 @@ from jobs.domain.schedule import (
     schedule_from_json,
 )
 from jobs.domain.spec import JobSpec
+from jobs.domain.timing import misfire_from_json, pause_from_json
 from jobs.models import Job
 from tenants.models import Tenant
+
+Value = TypeVar("Value")
+
+_RESOLUTION: Final = timedelta(microseconds=1)
 
 
 def ceilings_of(tenant: Tenant) -> Ceilings:
@@ -46,7 +54,23 @@ def spec_of(job: Job) -> JobSpec:
         description=job.description,
         labels=job.labels,
         enabled=job.enabled,
+        start_at=job.start_at,
+        end_at=job.end_at,
+        dst=_readable(parse_dst, job.dst, DEFAULT_DST),
+        misfire=_readable(misfire_from_json, job.misfire, Misfire()),
+        pause=pause_from_json(job.pause),
     )
+
+
+def _readable(read: Callable[[Any], Value], stored: Any, default: Value) -> Value:
+    """What is stored, or the default where another path wrote what this product refuses.
+
+    The planner sets such a job aside; it can still be read, and any change of it mends it.
+    """
+    try:
+        return read(stored)
+    except (TypeError, ValueError):
+        return default
 
 
 def shown_schedule(job: Job) -> dict[str, Any]:
@@ -66,9 +90,29 @@ def schedule_of(job: Job) -> Schedule | None:
 
 
 def occurrences_after(job: Job, instant: datetime, count: int) -> list[datetime]:
-    """The job's next `count` occurrences later than `instant`; none when it is off or deleted."""
+    """The job's next `count` occurrences later than `instant` that aren't held back.
+
+    None when it is off, deleted, or paused without an end.
+    """
+    if not job.enabled or job.deleted_at is not None:
+        return []
+    pause = pause_from_json(job.pause)
+    if pause is not None and pause.until is None:
+        return []
+    if pause is not None and pause.until is not None:
+        instant = max(instant, pause.until - _RESOLUTION)  # the occurrence at the end runs again
+    return _following(job, instant, count)
+
+
+def next_of(job: Job, instant: datetime) -> datetime | None:
+    """The first occurrence of the job's schedule later than `instant`, on or off."""
+    following = _following(job, instant, 1)
+    return following[0] if following else None
+
+
+def _following(job: Job, instant: datetime, count: int) -> list[datetime]:
     schedule = schedule_of(job)
-    if schedule is None or not job.enabled or job.deleted_at is not None:
+    if schedule is None:
         return []
     return next_occurrences(
         schedule,

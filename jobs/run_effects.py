@@ -4,9 +4,11 @@ Imports go one way (runs → jobs), yet an edit must withdraw planned runs in it
 So `jobs` names the effects, and `runs` registers the one implementation at start-up.
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 from uuid import UUID
+
+from jobs.domain.timing import CatchUp
 
 
 class RunEffects(Protocol):
@@ -15,8 +17,20 @@ class RunEffects(Protocol):
     Lock order: cursor → job guard → run. The caller has locked the cursor.
     """
 
-    def withdraw_planned(self, job_id: UUID) -> int:
-        """Delete the planned occurrences that are still ahead of their time (architecture §3).
+    def settle(self, job_id: UUID, *, now: datetime, catch_up: CatchUp) -> None:
+        """Account for every occurrence up to `now`, by what the job's row says.
+
+        Called before a change of the row: what came due until then belongs to the job as it was.
+        An active job's late occurrences become runs, rows or counts as the planner would decide;
+        those that a pause held back are counted, save what `catch_up` lets run (a pause that is
+        over by itself goes by its own word).
+        """
+
+    def set_deadline(self, job_id: UUID, deadline: timedelta | None) -> int:
+        """Give the job's runs that wait another deadline (None: none); returns how many."""
+
+    def withdraw_planned(self, job_id: UUID, *, now: datetime) -> int:
+        """Delete the planned occurrences later than `now` (architecture §3).
 
         Deleted, not marked: editing and editing back must not meet the unique key. Returns the
         number of runs deleted.

@@ -11,10 +11,13 @@ from uuid import UUID
 from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
 from django.db.models.functions import Now
 
+from jobs.domain.preview import Occurrence, describe_occurrence
 from jobs.domain.spec import JobSpec
+from jobs.domain.timing import CatchUp, dst_to_json, misfire_to_json
 from jobs.models import Job
-from jobs.rows import occurrences_after, shown_schedule, spec_of
+from jobs.rows import occurrences_after, schedule_of, shown_schedule, spec_of
 from jobs.run_effects import run_effects
+from scheduler_project.lib.instants import format_instant
 from tenants.models import Tenant
 
 
@@ -36,6 +39,42 @@ class ShownJob:
         if self.next_run_at is None:
             return []
         return [self.next_run_at, *occurrences_after(self.job, self.next_run_at, count - 1)]
+
+    def next_occurrences(self, count: int) -> list[Occurrence]:
+        """The same, with what the wall shows then and the notes of the preview."""
+        schedule = schedule_of(self.job)
+        if schedule is None:
+            return []
+        return [describe_occurrence(schedule, instant) for instant in self.next_runs(count)]
+
+    @property
+    def dst(self) -> dict[str, str]:
+        """What the job does when the clock changes, defaults included."""
+        return dst_to_json(self.spec.dst)
+
+    @property
+    def misfire(self) -> dict[str, Any]:
+        """What becomes of late occurrences, defaults included."""
+        return misfire_to_json(self.spec.misfire)
+
+    @property
+    def pause(self) -> dict[str, Any] | None:
+        """Why and until when the job rests, or why it was set aside; None when it does neither."""
+        stored = self.job.pause
+        if not stored:
+            return None
+        return {
+            "until": _shown_instant(stored.get("until")),
+            "reason": stored.get("reason", ""),
+            "since": _shown_instant(stored.get("since")),
+            "by": stored.get("by", ""),
+        }
+
+    @property
+    def resume(self) -> dict[str, str]:
+        """What runs of the occurrences that the pause holds back."""
+        pause = self.spec.pause
+        return {"catch_up": (pause.catch_up if pause else CatchUp.NONE).value}
 
     def first_run_at(self) -> datetime | None:
         """What `next_run_at` was when this version of the job was made."""
@@ -99,3 +138,7 @@ def _shown(job: Job, planned: datetime | None) -> ShownJob:
         schedule=shown_schedule(job),
         next_run_at=min(instants, default=None),
     )
+
+
+def _shown_instant(stored: str | None) -> str | None:
+    return None if stored is None else format_instant(datetime.fromisoformat(stored))

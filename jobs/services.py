@@ -8,7 +8,9 @@ version row says what the job was from then on (architecture §3).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
+from typing import Any
 from uuid import UUID, uuid4
 
 from django.conf import settings
@@ -32,29 +34,33 @@ from jobs.domain.schedule import (
     tzdata_version,
 )
 from jobs.domain.sharding import shard_of
-from jobs.domain.spec import JobChanges, JobSpec, changed_spec, spec_of_new
-from jobs.errors import InvalidJobError, JobNotFoundError, JobQuotaExceededError, StaleVersionError
-from jobs.models import Job, JobVersion, ScheduleCursor
-from jobs.rows import ceilings_of, occurrences_after, schedule_of, spec_of, version_policies
+from jobs.domain.spec import JobChanges, JobSpec, changed_spec, resuming, spec_of_new
+from jobs.domain.timing import (
+    CatchUp,
+    bounds_problems,
+    dst_to_json,
+    held_back_since,
+    misfire_problems,
+    misfire_to_json,
+    pause_problems,
+    pause_to_json,
+)
+from jobs.errors import (
+    InvalidJobError,
+    JobNotFoundError,
+    JobQuotaExceededError,
+    StaleVersionError,
+    schedule_problem,
+)
+from jobs.models import Job, ScheduleCursor
+from jobs.rows import ceilings_of, next_of, schedule_of, spec_of
 from jobs.run_effects import run_effects
+from jobs.versions import add_version, database_clock, first_after, save_changed, set_cursor
 from tenants.models import Tenant
 
 # Creations of a tenant this near to its `max_jobs` take turns: two at once can't pass the limit,
 # and nobody else pays for a lock. Larger than the number of requests served at once.
 _TURNS_NEAR_LIMIT = 200
-# The columns that a change of a job may write.
-_CHANGEABLE = (
-    "name",
-    "description",
-    "labels",
-    "schedule",
-    "overlap",
-    "task",
-    "retry",
-    "enabled",
-    "pause",
-    "deleted_at",
-)
 
 
 def job_create(tenant: Tenant, said: JobChanges, *, changed_by: str) -> Job:
@@ -64,18 +70,21 @@ def job_create(tenant: Tenant, said: JobChanges, *, changed_by: str) -> Job:
     tenant's ceilings, `at` in the past) and JobQuotaExceededError.
     """
     with transaction.atomic():
-        now = _database_clock()
+        now = database_clock()
         spec = spec_of_new(said, ceilings_of(tenant))
         job = Job(job_id=uuid4(), tenant=tenant, created_at=now, updated_at=now)
-        schedule = _checked(job, spec, before=None, current=None, now=now)
+        schedule = _checked(job, spec, said, before=None, current=None, now=now)
         _check_job_quota(tenant)
         _write(job, spec, schedule)
+        job.pause = spec.pause and pause_to_json(spec.pause, since=now, by=changed_by)
+        _check_fires(job, now)
         job.save(force_insert=True)
-        _add_version(job, now, changed_by)
+        add_version(job, now, changed_by)
         ScheduleCursor(
             job=job,
             shard=shard_of(job.job_id, settings.SHARDS),
-            next_run_at=_first_after(job, now),
+            next_run_at=first_after(job, now),
+            paused_until=spec.pause.until if spec.pause and spec.enabled else None,
             tzdata=tzdata_version(),
         ).save(force_insert=True)
     return job
@@ -91,23 +100,36 @@ def job_update(
 ) -> Job:
     """Change a job and return it; `expected_version` None takes any version (`If-Match: *`).
 
-    Only a change of the schedule or of `enabled` moves the schedule: anything else leaves cursor
-    and planned runs alone. A change to what is so already writes nothing. Raises
-    JobNotFoundError, StaleVersionError and InvalidJobError.
+    Only a change of what decides when it runs (schedule, its bounds, dst, enabled, pause) moves
+    the schedule: anything else leaves cursor and planned runs alone. What came due before the
+    change is settled first, by what the job said then. A change to what is so already writes
+    nothing. Raises JobNotFoundError, StaleVersionError and InvalidJobError.
     """
     with transaction.atomic():
         job, now = _lock(tenant, job_id, expected_version)
-        before, current = spec_of(job), schedule_of(job)
+        before, current = _as_of(job, now), schedule_of(job)
         spec = changed_spec(before, changes)
-        schedule = _checked(job, spec, before=before, current=current, now=now)
-        is_moved = schedule != current or spec.enabled != before.enabled
+        schedule = _checked(job, spec, changes, before=before, current=current, now=now)
+        if schedule is not None and schedule == current:  # "60m" for "1h" changes nothing
+            spec = replace(spec, schedule=before.schedule)
+        is_moved = schedule != current or _times(spec) != _times(before)
         if not is_moved and spec == before:
             return job
+        is_settled = is_moved and not _only_until_moves(before, spec, schedule == current)
+        if is_settled:
+            is_resumed = spec.enabled and spec.pause is None
+            catch_up = resuming(before.pause, changes) if is_resumed else CatchUp.NONE
+            run_effects().settle(job_id, now=now, catch_up=catch_up)
+        job.pause = _changed_pause(job, before, spec, is_settled, now, changed_by)
         _write(job, spec, schedule)
-        _save_changed(job, now)
-        _add_version(job, now, changed_by)
+        if schedule != current:
+            _check_fires(job, now)
+        save_changed(job, now)
+        add_version(job, now, changed_by)
+        if spec.misfire.deadline != before.misfire.deadline:
+            run_effects().set_deadline(job_id, spec.misfire.deadline)
         if is_moved:
-            _move_schedule(job, now)
+            _move_schedule(job, now, begins_to_rest=_is_active(before) and not _is_active(spec))
     return job
 
 
@@ -141,12 +163,13 @@ def job_delete(
     """
     with transaction.atomic():
         job, now = _lock(tenant, job_id, expected_version)
-        job.deleted_at = now
-        _save_changed(job, now)
-        _add_version(job, now, changed_by)
-        _set_cursor(job, now)
         effects = run_effects()
-        effects.withdraw_planned(job_id)
+        effects.settle(job_id, now=now, catch_up=CatchUp.NONE)
+        job.deleted_at = now
+        save_changed(job, now)
+        add_version(job, now, changed_by)
+        set_cursor(job, now)
+        effects.withdraw_planned(job_id, now=now)
         effects.stop_waiting(job_id, status="cancelled", reason="job_deleted")
         if cancel_running:
             effects.request_cancel_running(job_id)
@@ -177,7 +200,7 @@ def _lock(tenant: Tenant, job_id: UUID, expected_version: int | None) -> tuple[J
     job.schedulecursor = cursor
     if expected_version is not None and job.version != expected_version:
         raise StaleVersionError(job.version)
-    return job, _database_clock()
+    return job, database_clock()
 
 
 def _read(tenant: Tenant, job_id: UUID) -> Job:
@@ -190,21 +213,52 @@ def _read(tenant: Tenant, job_id: UUID) -> Job:
     return job
 
 
-def _database_clock() -> datetime:
-    """The database's clock at this moment.
+def _as_of(job: Job, now: datetime) -> JobSpec:
+    """What the job says at `now`: a pause that is over is none, noticed by the duty or not."""
+    spec = spec_of(job)
+    return replace(spec, pause=None) if spec.pause and spec.pause.is_over(now) else spec
 
-    Not now(), the transaction's beginning: a change that waited for another's lock would be in
-    effect before the one it waited for, and plan from a time gone by.
-    """
-    with connection.cursor() as sql:
-        sql.execute("SELECT clock_timestamp()")
-        (now,) = sql.fetchone()
-    assert isinstance(now, datetime)
-    return now
+
+def _times(spec: JobSpec) -> tuple[object, ...]:
+    """What decides when a job runs, beside its schedule."""
+    rests = spec.pause is not None
+    return (spec.enabled, spec.start_at, spec.end_at, spec.dst, rests, rests and spec.pause.until)  # type: ignore[union-attr]
+
+
+def _only_until_moves(before: JobSpec, spec: JobSpec, is_same_schedule: bool) -> bool:
+    """True when a pause only gets another end: what it held back so far stays held back."""
+    if not is_same_schedule or before.pause is None or spec.pause is None:
+        return False
+    return _times(replace(spec, pause=before.pause)) == _times(before)
+
+
+def _is_active(spec: JobSpec) -> bool:
+    return spec.enabled and spec.pause is None
+
+
+def _changed_pause(
+    job: Job, before: JobSpec, spec: JobSpec, is_settled: bool, now: datetime, changed_by: str
+) -> dict[str, Any] | None:
+    """What to store as the job's pause after the change."""
+    stored: dict[str, Any] | None = job.pause
+    is_set_aside = bool(stored) and "since" not in (stored or {})
+    if (spec.pause == before.pause and not is_settled) or (is_set_aside and not spec.enabled):
+        return stored
+    if spec.pause is None:
+        return None
+    since = held_back_since(stored) if stored and before.pause and not is_settled else now
+    by = stored["by"] if stored and spec.pause == before.pause else changed_by
+    return pause_to_json(spec.pause, since=since, by=by)
 
 
 def _checked(
-    job: Job, spec: JobSpec, *, before: JobSpec | None, current: Schedule | None, now: datetime
+    job: Job,
+    spec: JobSpec,
+    said: JobChanges,
+    *,
+    before: JobSpec | None,
+    current: Schedule | None,
+    now: datetime,
 ) -> Schedule | None:
     """The schedule of `spec`; raises InvalidJobError with all that is wrong at once.
 
@@ -213,11 +267,11 @@ def _checked(
     """
     problems: list[FieldProblem] = []
     schedule = current
-    if before is None or spec.schedule != before.schedule or (spec.enabled and current is None):
+    if before is None or _is_schedule_new(spec, before) or (spec.enabled and current is None):
         try:
-            schedule = _parsed_schedule(job, spec.schedule, current, now)
+            schedule = _parsed_schedule(job, spec, current, now)
         except ScheduleError as error:
-            problems.append(_problem_of(error))
+            problems.append(schedule_problem(error))
     if before is None or spec.task != before.task:
         problems += task_problems(spec.task, ceilings_of(job.tenant))
     if before is None or spec.retry != before.retry:
@@ -226,6 +280,14 @@ def _checked(
         problems += overlap_problems(spec.overlap)
     if before is None or spec.labels != before.labels:
         problems += label_problems(spec.labels)
+    if before is None or spec.misfire != before.misfire:
+        problems += misfire_problems(spec.misfire)
+    if before is None or (spec.start_at, spec.end_at) != (before.start_at, before.end_at):
+        problems += bounds_problems(spec.start_at, spec.end_at)
+    if before is None or spec.pause != before.pause:
+        problems += pause_problems(spec.pause, now)
+    if said.resume not in (None, CatchUp.NONE) and not (spec.pause or (before and before.pause)):
+        problems.append(_RESUMES_NOTHING)
     if schedule is not None and schedule != current:
         problems += _interval_problems(job.tenant, schedule)
     if problems:
@@ -233,18 +295,42 @@ def _checked(
     return schedule
 
 
-def _parsed_schedule(job: Job, said: object, current: Schedule | None, now: datetime) -> Schedule:
-    schedule = parse_schedule(said, anchor=job.start_at or job.created_at)
+_RESUMES_NOTHING = FieldProblem(
+    ("resume", "catch_up"),
+    "not_paused",
+    "the job is not paused, so there is nothing to catch up",
+    "POST …/backfill runs the occurrences of a time that has passed",
+)
+
+
+def _is_schedule_new(spec: JobSpec, before: JobSpec) -> bool:
+    # A new start_at is a new anchor for an interval.
+    return spec.schedule != before.schedule or spec.start_at != before.start_at
+
+
+def _parsed_schedule(job: Job, spec: JobSpec, current: Schedule | None, now: datetime) -> Schedule:
+    schedule = parse_schedule(spec.schedule, anchor=spec.start_at or job.created_at)
     # Sent again unchanged (a whole job written back), a past `at` is no new wish to run.
     if isinstance(schedule, AtSchedule) and schedule != current:
         check_at_in_future(schedule.at, now)
     return schedule
 
 
-def _problem_of(error: ScheduleError) -> FieldProblem:
-    parent, _, member = error.field.partition(".")
-    path = (parent, member) if member else (parent,)
-    return FieldProblem(path, error.code, error.message, error.hint)
+def _check_fires(job: Job, now: datetime) -> None:
+    """Raise InvalidJobError when the bounds leave a new schedule without any occurrence."""
+    if job.start_at is None and job.end_at is None:
+        return
+    if next_of(job, now) is None:
+        raise InvalidJobError(
+            [
+                FieldProblem(
+                    ("end_at",),
+                    "never_fires",
+                    "the schedule has no occurrence from now on between start_at and end_at",
+                    "other bounds; to switch a job off send enabled: false",
+                )
+            ]
+        )
 
 
 def _interval_problems(tenant: Tenant, schedule: Schedule) -> Iterator[FieldProblem]:
@@ -287,59 +373,16 @@ def _write(job: Job, spec: JobSpec, schedule: Schedule | None) -> None:
     job.labels = dict(spec.labels)
     job.task, job.retry = spec.task.to_json(), spec.retry.to_json()
     job.overlap, job.enabled = spec.overlap, spec.enabled
+    job.start_at, job.end_at = spec.start_at, spec.end_at
+    job.dst, job.misfire = dst_to_json(spec.dst), misfire_to_json(spec.misfire)
     if schedule is not None:
         job.schedule = schedule_to_json(schedule)
-    if spec.enabled:
-        job.pause = None
 
 
-def _save_changed(job: Job, now: datetime) -> None:
-    """Write the changed row as the next version.
-
-    The version stands in the UPDATE's guard, behind the cursor's lock: no row means that somebody
-    wrote the job without that lock, and then neither change may win unseen.
-    """
-    values = {name: getattr(job, name) for name in _CHANGEABLE}
-    rows = Job.objects.filter(job_id=job.job_id, version=job.version, deleted_at=None)
-    if not rows.update(**values, version=job.version + 1, updated_at=now):
-        raise StaleVersionError(job.version)
-    job.version, job.updated_at = job.version + 1, now
-
-
-def _add_version(job: Job, now: datetime, changed_by: str) -> None:
-    JobVersion.objects.create(
-        job=job,
-        version=job.version,
-        schedule=job.schedule,
-        policies=version_policies(job),
-        task=job.task,
-        enabled=job.enabled,
-        deleted=job.deleted_at is not None,
-        tzdata=tzdata_version(),
-        effective_from=now,
-        changed_by=changed_by,
-    )
-
-
-def _move_schedule(job: Job, now: datetime) -> None:
+def _move_schedule(job: Job, now: datetime, *, begins_to_rest: bool) -> None:
     """Withdraw what was planned and set the cursor to the first occurrence after now."""
     effects = run_effects()
-    effects.withdraw_planned(job.job_id)
-    if not job.enabled:
+    effects.withdraw_planned(job.job_id, now=now)
+    if begins_to_rest:
         effects.stop_waiting(job.job_id, status="skipped", reason="paused")
-    _set_cursor(job, now)
-
-
-def _set_cursor(job: Job, now: datetime) -> None:
-    """Point the locked cursor at the first occurrence after now, or at none."""
-    cursor = job.schedulecursor
-    cursor.next_run_at = _first_after(job, now)
-    # An edit begins a new series: the wall time of the old one must not hold it back.
-    cursor.last_wall_time = ""
-    cursor.tzdata = tzdata_version()
-    cursor.save(update_fields=["next_run_at", "last_wall_time", "tzdata"])
-
-
-def _first_after(job: Job, instant: datetime) -> datetime | None:
-    following = occurrences_after(job, instant, 1)
-    return following[0] if following else None
+    set_cursor(job, now)

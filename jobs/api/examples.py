@@ -12,6 +12,7 @@ NEW_JOB = {
     },
     "retry": {"max_attempts": 3, "backoff": "exponential"},
     "overlap": "skip",
+    "misfire": {"policy": "run_once", "deadline_s": 3600},
 }
 
 JOB_IN_LIST = {
@@ -37,7 +38,17 @@ JOB_IN_LIST = {
     },
     "overlap": "skip",
     "enabled": True,
+    "start_at": None,
+    "end_at": None,
+    "dst": {"gap": "next_valid", "fold": "first"},
+    "misfire": {
+        "policy": "run_once",
+        "grace_s": 60,
+        "deadline_s": 3600,
+        "max_catch_up": 100,
+    },
     "pause": None,
+    "resume": {"catch_up": "none"},
     "next_run_at": "2026-12-01T03:30:00Z",
     "created_at": "2026-11-30T12:00:00.123456Z",
     "updated_at": "2026-11-30T12:00:00.123456Z",
@@ -51,6 +62,15 @@ JOB = {
         "2026-12-03T03:30:00Z",
         "2026-12-04T03:30:00Z",
         "2026-12-07T03:30:00Z",
+    ],
+    "next_occurrences": [
+        {
+            "scheduled_for": f"2026-12-{day}T03:30:00Z",
+            "local": f"2026-12-{day}T09:00:00",
+            "offset": "+05:30",
+            "notes": [],
+        }
+        for day in ("01", "02", "03", "04", "07")
     ],
 }
 
@@ -71,5 +91,45 @@ CHANGED_JOB = {
         "2026-12-03T04:00:00Z",
         "2026-12-04T04:00:00Z",
         "2026-12-07T04:00:00Z",
+    ],
+    "next_occurrences": [
+        {
+            "scheduled_for": f"2026-12-{day}T04:00:00Z",
+            "local": f"2026-12-{day}T09:30:00",
+            "offset": "+05:30",
+            "notes": [],
+        }
+        for day in ("01", "02", "03", "04", "07")
+    ],
+}
+
+PREVIEW_REQUEST = {
+    "schedule": {"cron": "30 2 * * *", "time_zone": "America/New_York"},
+    "after": "2026-03-07T12:00:00Z",
+    "count": 2,
+}
+
+PREVIEW = {
+    "occurrences": [
+        {
+            "scheduled_for": "2026-03-08T07:00:00Z",
+            "local": "2026-03-08T03:00:00",
+            "offset": "-04:00",
+            "notes": ["dst_shifted"],
+        },
+        {
+            "scheduled_for": "2026-03-09T06:30:00Z",
+            "local": "2026-03-09T02:30:00",
+            "offset": "-04:00",
+            "notes": [],
+        },
+    ],
+    "description": "At 02:30 (America/New_York)",
+    "warnings": [
+        {
+            "code": "dst_exposed",
+            "message": "on 2026-03-08 the clock in America/New_York goes from 02:00 to 03:00: "
+            "times in between fire once, at 03:00",
+        }
     ],
 }

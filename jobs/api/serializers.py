@@ -7,6 +7,18 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from jobs.api.timing import (
+    DstField,
+    DstInput,
+    MisfireField,
+    MisfireInput,
+    OccurrenceOutput,
+    PauseField,
+    PauseInput,
+    ResumeField,
+    ResumeInput,
+    shown_occurrence,
+)
 from jobs.domain import policies
 from jobs.domain.image import REFERENCE_LENGTH
 from jobs.selectors import ShownJob
@@ -67,7 +79,7 @@ _SCHEDULE_SCHEMA = {
                 "every": {
                     "type": "string",
                     "pattern": r"^([0-9]+w)?([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?$",
-                    "description": "At least a minute, counted from the job's creation.",
+                    "description": "At least a minute, from `start_at` or the job's creation.",
                 }
             },
             "required": ["every"],
@@ -163,6 +175,12 @@ class JobInput(StrictSerializer):
     retry = RetryInput(required=False)
     overlap = OneOfField(choices=list(policies.OVERLAPS), required=False)
     enabled = FlagField(required=False)
+    start_at = InstantField(required=False, allow_null=True)
+    end_at = InstantField(required=False, allow_null=True)
+    dst = DstInput(required=False)
+    misfire = MisfireInput(required=False)
+    pause = PauseInput(required=False, allow_null=True)
+    resume = ResumeInput(required=False)
 
 
 class ResourcesOutput(serializers.Serializer[Any]):
@@ -199,7 +217,12 @@ class JobOutput(serializers.Serializer[Any]):
     retry = RetryOutput(source="spec.retry.to_json")
     overlap = serializers.CharField(source="job.overlap")
     enabled = serializers.BooleanField(source="job.enabled")
-    pause = serializers.JSONField(source="job.pause", allow_null=True)
+    start_at = InstantField(source="job.start_at", allow_null=True)
+    end_at = InstantField(source="job.end_at", allow_null=True)
+    dst = DstField()
+    misfire = MisfireField()
+    pause = PauseField(allow_null=True)
+    resume = ResumeField()
     next_run_at = InstantField(allow_null=True)
     created_at = InstantField(source="job.created_at")
     updated_at = InstantField(source="job.updated_at")
@@ -209,11 +232,17 @@ class JobDetailOutput(JobOutput):
     """A single job, with its next times."""
 
     next_runs = serializers.SerializerMethodField()
+    next_occurrences = serializers.SerializerMethodField()
 
     @extend_schema_field({"type": "array", "items": {"type": "string", "format": "date-time"}})
     def get_next_runs(self, shown: ShownJob) -> list[str]:
         """The next times, `next_run_at` first."""
         return [format_instant(instant) for instant in shown.next_runs(NEXT_RUNS)]
+
+    @extend_schema_field(OccurrenceOutput(many=True))
+    def get_next_occurrences(self, shown: ShownJob) -> list[dict[str, Any]]:
+        """The same, each with what the wall shows, and the notes of a preview."""
+        return [shown_occurrence(one) for one in shown.next_occurrences(NEXT_RUNS)]
 
 
 class JobPageOutput(serializers.Serializer[Any]):

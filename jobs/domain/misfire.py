@@ -8,7 +8,7 @@ arithmetic, however long the outage was. Expected occurrences = rows + counts, a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
@@ -36,6 +36,7 @@ class MissedReason(StrEnum):
     """Why an occurrence did not become a run."""
 
     OUTAGE = "outage"  # missed, and the policy passes over it
+    PAUSED = "paused"  # the job was resting
     DEADLINE = "deadline"  # older than the job's deadline: useless by now
     BEYOND_CATCH_UP = "beyond_catch_up"  # the policy would run it, but not so many
 
@@ -149,6 +150,36 @@ def decide(
     )
 
 
+def decide_held_back(
+    cursor: Cursor,
+    misfire: Misfire,
+    *,
+    end: datetime,
+    now: datetime,
+    oldest_row: datetime | None = None,
+) -> Decision:
+    """Deal with the occurrences from the cursor to before `end` that a pause held back.
+
+    All of them are missed, however short ago; `misfire.policy` says which run now (SKIP: none),
+    and the others are counted as paused. The decision's `next_run_at` is the caller's to set.
+    """
+    first = _first(cursor, cursor.next_run_at)
+    if first is None or first >= end:
+        return Decision(last_wall_time=cursor.last_wall_time)
+    useful_from = first
+    if misfire.deadline is not None:
+        useful_from = now - misfire.deadline - cursor.flexible_window
+    catch_up, spans = _missed(cursor, misfire, first, end, useful_from, oldest_row)
+    paused = tuple(
+        replace(span, reason=MissedReason.PAUSED) if span.reason is MissedReason.OUTAGE else span
+        for span in spans
+    )
+    skipped, spans = _single_rows(paused, oldest_row)
+    return Decision(
+        catch_up=catch_up, skipped=skipped, spans=spans, last_wall_time=cursor.last_wall_time
+    )
+
+
 def missed_span(
     cursor: Cursor, first: datetime, end: datetime, reason: MissedReason
 ) -> MissedSpan | None:
@@ -198,12 +229,12 @@ def _spans(*spans: MissedSpan | None) -> tuple[MissedSpan, ...]:
 def _single_rows(
     spans: tuple[MissedSpan, ...], oldest_row: datetime | None
 ) -> tuple[tuple[SkippedOccurrence, ...], tuple[MissedSpan, ...]]:
-    """A lone occurrence past its deadline becomes a row, which is easier to find than a span."""
+    """A lone one past its deadline or in a pause becomes a row, easier to find than a span."""
     single = tuple(
         span
         for span in spans
         if span.count == 1
-        and span.reason is MissedReason.DEADLINE
+        and span.reason in (MissedReason.DEADLINE, MissedReason.PAUSED)
         and (oldest_row is None or span.first >= oldest_row)
     )
     rows = tuple(SkippedOccurrence(span.first, span.reason) for span in single)

@@ -1,16 +1,22 @@
 """What does a customer say about a job? Its rule: what is left out has a default, or stays.
 
 A new job takes defaults for what is left out. A change keeps it, member by member in `task`,
-`task.resources` and `retry`; lists and maps (`args`, `env`, `labels`) are replaced as a whole.
+`task.resources`, `retry`, `dst` and `misfire`; lists, maps (`args`, `env`, `labels`) and `pause`
+are replaced as a whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import Enum
 from typing import Any, Final
 
+from jobs.domain.misfire import Misfire
 from jobs.domain.policies import DEFAULT_CPU, DEFAULT_MEMORY_MB, Ceilings, Retry, Task
+from jobs.domain.schedule_kinds import DEFAULT_DST, DstPolicy
+from jobs.domain.timing import CatchUp, Pause
 
 _CRON_MEMBERS: Final = frozenset({"cron", "time_zone"})
 
@@ -30,13 +36,29 @@ class JobSpec:
     description: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     enabled: bool = True
+    start_at: datetime | None = None
+    end_at: datetime | None = None
+    dst: DstPolicy = DEFAULT_DST
+    misfire: Misfire = field(default_factory=Misfire)
+    pause: Pause | None = None
+
+
+class NotSaid(Enum):
+    """Stands where a request says nothing and null would be a value."""
+
+    NOT_SAID = "not said"
+
+
+NOT_SAID: Final = NotSaid.NOT_SAID
 
 
 @dataclass(frozen=True, slots=True)
 class JobChanges:
-    """What a request says about a job; None is what it doesn't mention.
+    """What a request says about a job; None (or NOT_SAID) is what it doesn't mention.
 
-    `task` and `retry` hold the members given, by the names of `Task` and `Retry`.
+    `task`, `retry`, `dst` and `misfire` hold the members given, by the names of their classes.
+    `resume` says what runs of the occurrences that a pause held back; it is a member of its own,
+    because it is said as well at the pause as at its end.
     """
 
     schedule: object | None = None
@@ -47,11 +69,19 @@ class JobChanges:
     description: str | None = None
     labels: Mapping[str, str] | None = None
     enabled: bool | None = None
+    start_at: datetime | NotSaid | None = NOT_SAID
+    end_at: datetime | NotSaid | None = NOT_SAID
+    dst: Mapping[str, Any] | None = None
+    misfire: Mapping[str, Any] | None = None
+    pause: Pause | NotSaid | None = NOT_SAID
+    resume: CatchUp | None = None
 
     def _given(self) -> dict[str, Any]:
         """The members that are taken over as they are."""
         names = ("overlap", "name", "description", "labels", "enabled")
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        bounds = {name: getattr(self, name) for name in ("start_at", "end_at")}
+        return given | {name: at for name, at in bounds.items() if at is not NOT_SAID}
 
 
 def spec_of_new(said: JobChanges, ceilings: Ceilings) -> JobSpec:
@@ -68,6 +98,9 @@ def spec_of_new(said: JobChanges, ceilings: Ceilings) -> JobSpec:
         schedule=said.schedule,
         task=Task(**{**resources, **(said.task or {})}),
         retry=Retry(**(said.retry or {})),
+        dst=DstPolicy(**(said.dst or {})),
+        misfire=Misfire(**(said.misfire or {})),
+        pause=_changed_pause(None, said),
         **said._given(),
     )
 
@@ -79,8 +112,23 @@ def changed_spec(before: JobSpec, changes: JobChanges) -> JobSpec:
         schedule=_merged_schedule(before.schedule, changes.schedule),
         task=replace(before.task, **(changes.task or {})),
         retry=replace(before.retry, **(changes.retry or {})),
+        dst=replace(before.dst, **(changes.dst or {})),
+        misfire=replace(before.misfire, **(changes.misfire or {})),
+        pause=_changed_pause(before.pause, changes),
         **changes._given(),
     )
+
+
+def resuming(before: Pause | None, changes: JobChanges) -> CatchUp:
+    """What runs of the held-back occurrences if these changes end the pause: the later word."""
+    if changes.resume is not None:
+        return changes.resume
+    return CatchUp.NONE if before is None else before.catch_up
+
+
+def _changed_pause(before: Pause | None, changes: JobChanges) -> Pause | None:
+    pause = before if isinstance(changes.pause, NotSaid) else changes.pause
+    return None if pause is None else replace(pause, catch_up=resuming(before, changes))
 
 
 def _merged_schedule(before: object, change: object | None) -> object:

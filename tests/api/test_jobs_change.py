@@ -232,7 +232,8 @@ def test_a_schedule_from_another_path_that_can_t_be_read_can_be_mended(alice: Ap
     path = f"/v1/jobs/{job['job_id']}"
 
     shown = alice.get(path).json()
-    assert (shown["schedule"], shown["pause"], shown["next_runs"]) == (bad, pause, [])
+    assert (shown["schedule"], shown["next_runs"], shown["next_occurrences"]) == (bad, [], [])
+    assert shown["pause"] == pause | {"until": None, "since": None}
     renamed = change(alice, shown, name="other")
     assert renamed["schedule"] == bad
     problem = assert_problem(

@@ -29,7 +29,8 @@ def test_a_new_job_is_shown_whole_with_its_next_times(alice: ApiClient) -> None:
     assert answer["Location"] == f"/v1/jobs/{job['job_id']}"
     assert answer["ETag"] == '"1"'
     assert alice.get(answer["Location"]).json() == job
-    shown = {name: job[name] for name in job if not name.endswith(("_id", "_at", "runs"))}
+    unlike = ("_id", "_at", "runs", "occurrences")
+    shown = {name: job[name] for name in job if not name.endswith(unlike)}
     assert shown == {
         "version": 1,
         "name": "report",
@@ -52,8 +53,17 @@ def test_a_new_job_is_shown_whole_with_its_next_times(alice: ApiClient) -> None:
         },
         "overlap": "skip",
         "enabled": True,
+        "dst": {"gap": "next_valid", "fold": "first"},
+        "misfire": {
+            "policy": "run_once",
+            "grace_s": 60,
+            "deadline_s": None,
+            "max_catch_up": 100,
+        },
         "pause": None,
+        "resume": {"catch_up": "none"},
     }
+    assert (job["start_at"], job["end_at"]) == (None, None)
     assert job["next_runs"][0] == job["next_run_at"]
     assert all(text.endswith("T03:30:00Z") for text in job["next_runs"])
 

@@ -280,5 +280,5 @@ def test_a_cancelled_run_that_holds_no_guard_leaves_it_alone(
 
 def test_a_withdrawn_run_can_t_be_cancelled(alice: ApiClient, acme: Tenant) -> None:
     run = make_run(make_job(acme), due_in_s=60)
-    store.execute("withdraw_planned", job_id=run.job_id)
+    store.execute("withdraw_planned", job_id=run.job_id, now=database_now())
     assert_problem(alice.post(f"/v1/runs/{run.run_id}/cancel"), 404, "not_found")

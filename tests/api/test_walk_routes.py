@@ -146,6 +146,8 @@ def test_a_reading_key_reads_and_does_no_more(
     answer = call(carol, method, route.at(ids))
     if method in ("GET", "HEAD"):
         assert answer.status_code == 200
+    elif route.view.required_scope == "read":  # a question that needs a body: stores nothing
+        assert answer.status_code in (200, 400)
     else:
         assert_problem(answer, 403, "insufficient_scope")
     assert facts_of(acme) == before
@@ -178,7 +180,9 @@ def test_another_tenant_cannot_tell_an_object_from_one_that_is_not_there(
     assert facts_of(acme) == before
 
 
-@pytest.mark.parametrize("route", [route for route in ROUTES if not route.names])
+@pytest.mark.parametrize(
+    "route", [route for route in ROUTES if not route.names and "GET" in route.methods]
+)
 def test_another_tenant_s_lists_show_nothing_of_it(
     route: Route, ids: dict[str, str], bob: ApiClient, acme: Tenant
 ) -> None:
