@@ -44,6 +44,21 @@ def dispatch_once() -> dict[str, int]:
     return {"placed": len(placed), "sent": sent}
 
 
+def expire_once() -> dict[str, int]:
+    """Skip the runs that wait past their deadline; returns how many were `expired`.
+
+    Those never begin, whether or not a worker ever has a slot for them.
+    """
+    late = store.fetch("overdue_runs", limit=settings.DISPATCH_BATCH)
+    if not late:
+        return {"expired": 0}
+    with transaction.atomic():
+        store.lock_guards(row.job_id for row in late)
+        expired = store.fetch("expire_runs", **store.columns(late, "run_id", "scheduled_for"))
+        store.release_guards((row.job_id, row.run_id) for row in expired)
+    return {"expired": len(expired)}
+
+
 def is_behind(counts: Mapping[str, int]) -> bool:
     """Return whether the batch was full, so that more runs are likely to wait."""
     return counts.get("placed", 0) >= settings.DISPATCH_BATCH

@@ -1,19 +1,30 @@
 """What a change of a job does to its runs: `jobs.run_effects`, carried out (architecture §3)."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
-from runs import store
+from jobs.domain.timing import CatchUp
+from runs import planner, store
 
 
 class StoredRunEffects:
     """The effects on the rows; each is called inside the transaction that locked the cursor."""
 
-    def withdraw_planned(self, job_id: UUID) -> int:
-        """Delete the planned occurrences that are still ahead of their time."""
+    def settle(self, job_id: UUID, *, now: datetime, catch_up: CatchUp) -> None:
+        """Account for every occurrence up to `now`, by what the job's row says."""
+        planner.settle(job_id, now, catch_up)
+
+    def set_deadline(self, job_id: UUID, deadline: timedelta | None) -> int:
+        """Give the job's runs that wait another deadline; returns how many."""
+        store.lock_guards([job_id])
+        deadline_s = None if deadline is None else deadline.total_seconds()
+        return store.execute("set_deadline", job_id=job_id, deadline_s=deadline_s)
+
+    def withdraw_planned(self, job_id: UUID, *, now: datetime) -> int:
+        """Delete the planned occurrences later than `now`."""
         # The guard before the runs (lock order): a go holds the guard while it waits for its run.
         store.lock_guards([job_id])
-        return store.execute("withdraw_planned", job_id=job_id)
+        return store.execute("withdraw_planned", job_id=job_id, now=now)
 
     def stop_waiting(self, job_id: UUID, *, status: str, reason: str) -> int:
         """Finish the runs that wait past their time; a guard one of them holds is passed on."""

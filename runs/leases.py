@@ -7,7 +7,7 @@ worker that lost its lease can therefore change nothing, however late it wakes u
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -258,7 +258,7 @@ def go(session_id: UUID, node: str, requests: Sequence[GoRequest]) -> dict[UUID,
         rows = store.fetch(
             "read_runs_for_go",
             session_id=session_id,
-            **store.columns(requests, "run_id", "scheduled_for"),
+            **store.columns(requests, "run_id", "scheduled_for", "task_version"),
         )
         replies = _decide_go(session_id, {r.run_id: r for r in requests}, rows, holders, node)
     for request in requests:  # deleted by an edit, or by retention
@@ -285,8 +285,13 @@ def _decide_go(
             verdicts[row.run_id] = verdict
             if verdict.takes_guard:
                 holders[row.job_id] = row.run_id
+            if verdict.decision is GoDecision.SKIP and holders.get(row.job_id) == row.run_id:
+                # A guard held by a run that never begins is free for the others of this batch,
+                # unless it is promised to a blocked one.
+                holders[row.job_id] = row.run_id if row.overlap == Overlap.QUEUE else None
             if verdict.decision is GoDecision.GO:
-                going.append(request)
+                # The version whose task runs: as at the go, not as at the preparation.
+                going.append(replace(request, task_version=row.task_version))
             if verdict.decision is GoDecision.BLOCK:
                 newly_blocked[row.job_id] = newly_blocked.get(row.job_id, 0) + 1
             reply = GoReply(GoAnswer(verdict.decision.value))
@@ -302,12 +307,15 @@ def _verdict(
         # The delete finishes what waits, but an attempt that failed at that very moment was
         # running when the delete looked, and queued for a retry afterwards.
         return OverlapVerdict(GoDecision.SKIP, skip_reason="job_deleted")
+    if row.is_too_late:
+        return OverlapVerdict(GoDecision.SKIP, skip_reason="deadline")
     return decide_overlap(
         row.run_id,
         Overlap(row.overlap),
         holders.get(row.job_id),
         blocked=row.blocked + newly_blocked.get(row.job_id, 0),
         queue_limit=row.queue_limit,
+        waits_its_turn=row.is_caught_up,
     )
 
 
@@ -321,7 +329,7 @@ def _refusal(session_id: UUID, request: GoRequest, row: Any) -> GoReply | None:
         return GoReply(GoAnswer.LEASE_LOST)
     if row.ready_in_s > 0:
         return GoReply(GoAnswer.NOT_YET, wait_s=row.ready_in_s)
-    if row.task_version != request.task_version:
+    if not row.is_same_task:
         return GoReply(GoAnswer.TASK_CHANGED)
     return None
 
@@ -352,6 +360,8 @@ def _write_go(
         store.execute(
             "skip_runs", reasons=reasons, **store.columns(skipped, "run_id", "scheduled_for")
         )
+        # One that was too late may hold the guard, passed to it while it was blocked.
+        store.release_guards((request.job_id, request.run_id) for request in skipped)
         store.release_guards((request.job_id, request.run_id) for request in skipped)
 
 

@@ -47,6 +47,8 @@ class Run(models.Model):
     status = models.CharField(max_length=16, choices=_choices(RunStatus), default=RunStatus.QUEUED)
     due_at = models.DateTimeField()
     ready_at = models.DateTimeField()
+    # From when on it is too late to begin; null: never. `due_at` + the job's deadline.
+    deadline_at = models.DateTimeField(null=True)
     # Number of the current or next attempt, from 1; it grows when an attempt that had its go ends.
     attempt = models.PositiveSmallIntegerField(default=1)
     failures = models.PositiveSmallIntegerField(default=0)
@@ -101,10 +103,18 @@ class Run(models.Model):
             ),
         ]
         indexes = [
-            # Dispatcher: unplaced runs of a tenant by ready_at (lease_owner null). Worker and
-            # reaper: the runs of a session. `status` is in no index, so lease and go are HOT.
+            # Dispatcher: unplaced runs of a tenant by ready_at (lease_owner null), live ones apart
+            # from what is caught up: behind an outage there may be 100,000 of those, and the live
+            # ones must be found without reading them. Worker and reaper: the runs of a session.
+            # `status` is in no index, so lease and go are HOT.
             models.Index(
-                fields=["lease_owner", "tenant", "ready_at"],
+                "lease_owner",
+                "tenant",
+                models.ExpressionWrapper(
+                    models.Q(trigger__in=["catch_up", "backfill"]),
+                    output_field=models.BooleanField(),
+                ),
+                "ready_at",
                 name="runs_active",
                 condition=models.Q(finished_at=None),
             ),

@@ -6,7 +6,7 @@ either all of a batch or nothing of it.
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta
 from typing import Any
 from uuid import UUID
@@ -15,8 +15,19 @@ from django.conf import settings
 from django.db import DataError, IntegrityError, transaction
 
 from jobs.domain.schedule import ScheduleError, tzdata_version
+from jobs.domain.timing import CatchUp, pause_from_json
 from runs import store
-from runs.domain.planning import ClaimedJob, CursorMove, CursorPlan, plan_cursor
+from runs.domain.planning import (
+    ClaimedJob,
+    CursorMove,
+    CursorPlan,
+    PlannedRun,
+    PlannedSpan,
+    plan_cursor,
+    plan_held_back,
+    spaced_after,
+)
+from runs.domain.state import Trigger
 from scheduler_project.lib.events import emit
 
 
@@ -39,7 +50,35 @@ def plan_once(shards: Sequence[int] | None = None) -> dict[str, int]:
         if not claimed:
             return {"jobs": 0}
         rows = store.fetch("read_claimed_jobs", job_ids=[row.job_id for row in claimed])
-        return _plan_rows(rows)
+        now: datetime = rows[0].now
+        return _plan_rows(rows, now, now + timedelta(seconds=settings.LOOK_AHEAD_S))
+
+
+def settle(job_id: UUID, now: datetime, catch_up: CatchUp) -> None:
+    """Account for every occurrence of one job up to `now`; the caller holds its cursor's lock.
+
+    What `plan_once` would do if it came by now, without looking ahead; and for a paused job, what
+    the pause has held back. Of a job that can't be planned nothing can be told, and it may be
+    about to be mended: it is left as it is.
+    """
+    (row,) = store.fetch("read_claimed_jobs", job_ids=[job_id])
+    if not row.enabled or row.is_deleted:
+        return
+    try:
+        if pause_from_json(row.pause) is not None:
+            held_back = plan_held_back(
+                _claimed_job(row),
+                catch_up,
+                now=now,
+                oldest_row=_oldest_row(now),
+                random_bytes=os.urandom(10),
+            )
+            _insert(*held_back)
+        if row.next_run_at is not None and row.next_run_at <= now:
+            _write_batch([_plan(row, now, now)])
+    except ScheduleError as error:
+        emit("planner.not_settled", "A job that is changed can't be planned as it was.",
+             job_id=job_id, reason=str(error))  # fmt: skip
 
 
 def is_behind(counts: Mapping[str, int]) -> bool:
@@ -47,11 +86,7 @@ def is_behind(counts: Mapping[str, int]) -> bool:
     return counts.get("jobs", 0) - counts.get("stuck", 0) >= settings.PLANNER_BATCH
 
 
-def _plan_rows(rows: Sequence[Any]) -> dict[str, int]:
-    now: datetime = rows[0].now
-    until = now + timedelta(seconds=settings.LOOK_AHEAD_S)
-    oldest_row = _oldest_row(now)
-    tzdata = tzdata_version()
+def _plan_rows(rows: Sequence[Any], now: datetime, until: datetime) -> dict[str, int]:
     plans: list[CursorPlan] = []
     idle: list[CursorMove] = []
     set_aside = 0
@@ -60,19 +95,10 @@ def _plan_rows(rows: Sequence[Any]) -> dict[str, int]:
             idle.append(CursorMove(row.job_id, None, until, row.last_wall_time, row.tzdata))
             continue
         try:
-            plan = plan_cursor(
-                _claimed_job(row),
-                now=now,
-                until=until,
-                oldest_row=oldest_row,
-                tzdata=tzdata,
-                random_bytes=os.urandom(10),
-            )
+            plans.append(_plan(row, now, until))
         except Exception as error:  # also a stored field that is not what it should be
-            _set_aside(row.job_id, _reason(error), tzdata)
+            _set_aside(row.job_id, _reason(error), tzdata_version())
             set_aside += 1
-            continue
-        plans.append(plan)
     _advance(idle)
     created, written = _write(plans)
     return {
@@ -83,6 +109,17 @@ def _plan_rows(rows: Sequence[Any]) -> dict[str, int]:
         "set_aside": set_aside,
         "stuck": len(plans) - len(written),
     }
+
+
+def _plan(row: Any, now: datetime, until: datetime) -> CursorPlan:
+    return plan_cursor(
+        _claimed_job(row),
+        now=now,
+        until=until,
+        oldest_row=_oldest_row(now),
+        tzdata=tzdata_version(),
+        random_bytes=os.urandom(10),
+    )
 
 
 def _write(plans: Sequence[CursorPlan]) -> tuple[int, Sequence[CursorPlan]]:
@@ -105,16 +142,40 @@ def _write(plans: Sequence[CursorPlan]) -> tuple[int, Sequence[CursorPlan]]:
 
 
 def _write_batch(plans: Sequence[CursorPlan]) -> int:
-    planned = [run for plan in plans for run in plan.runs]
-    spans = [span for plan in plans for span in plan.spans]
-    created = store.execute("insert_runs", **_run_columns(planned)) if planned else 0
+    created = _insert(
+        [run for plan in plans for run in plan.runs],
+        [span for plan in plans for span in plan.spans],
+    )
+    _advance([plan.move for plan in plans])
+    return created
+
+
+def _insert(runs: Sequence[PlannedRun], spans: Sequence[PlannedSpan]) -> int:
+    """Insert what was decided; returns how many runs had no row before."""
+    created = store.execute("insert_runs", **_run_columns(_paced(runs))) if runs else 0
     if spans:
         store.execute(
             "insert_missed_spans",
             **store.columns(spans, "job_id", "from_at", "to_at", "count", "reason"),
         )
-    _advance([plan.move for plan in plans])
     return created
+
+
+def _paced(runs: Sequence[PlannedRun]) -> Sequence[PlannedRun]:
+    """Put caught-up runs behind those that their job has waiting already."""
+    counts: dict[UUID, int] = {}
+    for run in runs:
+        if run.trigger == Trigger.CATCH_UP:
+            counts[run.job_id] = counts.get(run.job_id, 0) + 1
+    # A single one, the usual case after an outage, can't be a flood and costs no look.
+    return spaced_after(runs, busy_until(job_id for job_id, n in counts.items() if n > 1))
+
+
+def busy_until(job_ids: Iterable[UUID]) -> dict[UUID, datetime]:
+    """When the last paced run that waits is let go, for each of the jobs that has one."""
+    ids = list(job_ids)
+    rows = store.fetch("paced_until", job_ids=ids) if ids else []
+    return {row.job_id: row.ready_at for row in rows}
 
 
 def _reason(error: Exception) -> str:
@@ -131,7 +192,7 @@ def _claimed_job(row: Any) -> ClaimedJob:
 def _run_columns(planned: Sequence[Any]) -> dict[str, list[Any]]:
     return store.columns(
         planned, "run_id", "scheduled_for", "job_id", "job_version", "tenant_id", "region",
-        "tier", "trigger", "status", "due_at", "skip_reason",
+        "tier", "trigger", "status", "due_at", "ready_at", "deadline_at", "skip_reason",
     )  # fmt: skip
 
 

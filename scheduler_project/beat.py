@@ -11,6 +11,7 @@ from celery.beat import Scheduler
 from django.conf import settings
 from django.db.utils import Error as DatabaseError
 
+from jobs import pauses
 from runs import dispatcher, planner, reaper, retention
 from runs.shards import ShardLeases
 from runs.wakeups import WakeListener
@@ -34,6 +35,8 @@ def scheduler_duties(shards: ShardLeases) -> list[Duty]:
             busy=planner.is_behind,
         ),
         Duty("dispatcher", dispatcher.dispatch_once, interval_s=0.25, busy=dispatcher.is_behind),
+        Duty("deadlines", dispatcher.expire_once, interval_s=1.0),
+        Duty("pauses", pauses.end_pauses_once, interval_s=1.0, busy=pauses.is_behind),
         Duty("reaper", reaper.reap_once, interval_s=1.0),
         Duty("guards", reaper.release_stale_guards, interval_s=30.0),
         Duty("partitions", retention.create_partitions_once, interval_s=3_600.0),

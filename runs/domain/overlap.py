@@ -31,17 +31,26 @@ class OverlapVerdict:
 
 
 def decide_overlap(
-    run_id: UUID, overlap: Overlap, holder: UUID | None, *, blocked: int, queue_limit: int
+    run_id: UUID,
+    overlap: Overlap,
+    holder: UUID | None,
+    *,
+    blocked: int,
+    queue_limit: int,
+    waits_its_turn: bool = False,
 ) -> OverlapVerdict:
     """Decide from the guard's holder and the number of runs already blocked.
 
     A holder that is the run itself goes: the guard was passed to it, or it is the next attempt of
-    a run that kept its guard through a backoff.
+    a run that kept its guard through a backoff. `waits_its_turn`: a caught-up or backfilled run;
+    somebody asked for each of them, so they follow one another instead of being skipped.
     """
     if overlap is Overlap.ALLOW:
         return OverlapVerdict(GoDecision.GO)
     if holder is None or holder == run_id:
         return OverlapVerdict(GoDecision.GO, takes_guard=True)
+    if waits_its_turn:
+        return OverlapVerdict(GoDecision.BLOCK)
     if overlap is Overlap.SKIP:
         return OverlapVerdict(GoDecision.SKIP, skip_reason="overlap")
     if blocked >= queue_limit:

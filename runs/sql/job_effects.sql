@@ -2,14 +2,12 @@
 -- Delete planned occurrences that are ahead of their time. Deleted, not marked: editing and
 -- editing back must not meet the unique key. A worker that prepared one is refused at its go.
 -- Guard: the caller holds the cursor's lock, so no planner makes new ones meanwhile.
--- The clock beside now(), which is the transaction's beginning: it may have waited for that lock,
--- and the edit counts from after the wait. An occurrence whose time came meanwhile is late work
--- and stays. (Only now() enters the index.)
+-- `now` is the edit's, read from the clock after that lock was waited for: an occurrence whose time
+-- came meanwhile is late work of the job as it was, and stays.
 -- Index: run_occurrence_once (job_id, scheduled_for).
 WITH planned AS (
     SELECT run_id, scheduled_for FROM runs
-    WHERE job_id = %(job_id)s AND scheduled_for > now() AND scheduled_for > clock_timestamp()
-      AND trigger = 'schedule'
+    WHERE job_id = %(job_id)s AND scheduled_for > %(now)s AND trigger = 'schedule'
       AND failures = 0 AND lease_losses = 0 AND status IN ('queued', 'leased')
     ORDER BY run_id
     FOR UPDATE
@@ -36,6 +34,21 @@ SET status = %(status)s, skip_reason = CASE WHEN %(status)s = 'skipped' THEN %(r
 FROM waiting w
 WHERE r.run_id = w.run_id AND r.scheduled_for = w.scheduled_for
 RETURNING r.run_id;
+
+-- name: set_deadline
+-- Give the occurrences of a job that wait another deadline (null: none). By hand and backfilled
+-- ones have none.
+-- Index: run_occurrence_once (job_id).
+WITH waiting AS (
+    SELECT run_id, scheduled_for FROM runs
+    WHERE job_id = %(job_id)s AND finished_at IS NULL AND status IN ('queued', 'leased', 'blocked')
+      AND trigger IN ('schedule', 'catch_up')
+    ORDER BY run_id
+    FOR UPDATE
+)
+UPDATE runs r SET deadline_at = r.due_at + make_interval(secs => %(deadline_s)s::float8)
+FROM waiting w
+WHERE r.run_id = w.run_id AND r.scheduled_for = w.scheduled_for;
 
 -- name: request_cancel_running
 -- Index: run_occurrence_once (job_id).

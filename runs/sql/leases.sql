@@ -51,19 +51,28 @@ ORDER BY job_id
 FOR UPDATE;
 
 -- name: read_runs_for_go
--- Lock the runs that ask for their go and read what the decision needs.
+-- Lock the runs that ask for their go and read what the decision needs. A job of another version
+-- whose task is still the one that was prepared for (a label was changed, say) may go as it is.
 -- Index: primary key (both columns, so that it prunes).
 SELECT r.run_id, r.scheduled_for, r.job_id, r.status, r.fence, r.lease_owner, r.attempt,
        extract(epoch FROM r.ready_at - clock_timestamp())::float8 AS ready_in_s,
        j.overlap, j.queue_limit, j.version AS task_version,
+       (j.version = u.task_version
+        OR j.task = (SELECT v.task FROM job_versions v
+                     WHERE v.job_id = j.job_id AND v.version = u.task_version)
+       ) IS TRUE AS is_same_task,
+       r.trigger IN ('catch_up', 'backfill') AS is_caught_up,
+       coalesce(r.deadline_at <= clock_timestamp(), false)
+           AND r.failures + r.lease_losses = 0 AS is_too_late,
        j.deleted_at IS NOT NULL AS job_is_deleted,
        (SELECT count(*) FROM runs b
         WHERE b.job_id = r.job_id AND b.status = 'blocked' AND b.finished_at IS NULL
-          AND j.overlap = 'queue') AS blocked,
+          AND b.trigger NOT IN ('catch_up', 'backfill') AND j.overlap = 'queue') AS blocked,
        EXISTS (SELECT FROM worker_sessions s
                WHERE s.session_id = %(session_id)s AND s.ended_at IS NULL
                  AND s.lease_expires_at > clock_timestamp()) AS session_is_live
-FROM unnest(%(run_ids)s::uuid[], %(scheduled_fors)s::timestamptz[]) AS u(run_id, scheduled_for)
+FROM unnest(%(run_ids)s::uuid[], %(scheduled_fors)s::timestamptz[], %(task_versions)s::int[])
+     AS u(run_id, scheduled_for, task_version)
 JOIN runs r ON r.run_id = u.run_id AND r.scheduled_for = u.scheduled_for
 JOIN jobs j ON j.job_id = r.job_id
 ORDER BY r.run_id

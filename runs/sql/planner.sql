@@ -21,7 +21,7 @@ SELECT job_id FROM due;
 -- the schedule from before the edit.
 -- Index: primary keys.
 SELECT c.job_id, c.next_run_at, c.planned_through, c.last_wall_time, c.tzdata,
-       j.tenant_id, j.schedule, j.dst, j.misfire, j.start_at, j.end_at, j.version,
+       j.tenant_id, j.schedule, j.dst, j.misfire, j.start_at, j.end_at, j.pause, j.version,
        j.region, j.tier, j.enabled, j.deleted_at IS NOT NULL AS is_deleted,
        now() AS now
 FROM schedule_cursors c
@@ -34,18 +34,27 @@ ORDER BY c.job_id;
 -- unique key is the second net under the cursor's lock, and returns only what is new.
 -- Index: run_occurrence_once.
 INSERT INTO runs (run_id, scheduled_for, job_id, job_version, tenant_id, region, tier, trigger,
-                  status, due_at, ready_at, skip_reason, finished_at)
+                  status, due_at, ready_at, deadline_at, skip_reason, finished_at)
 SELECT u.run_id, u.scheduled_for, u.job_id, u.job_version, u.tenant_id, u.region, u.tier,
-       u.trigger, u.status, u.due_at, u.due_at, u.skip_reason,
+       u.trigger, u.status, u.due_at, u.ready_at, u.deadline_at, u.skip_reason,
        CASE WHEN u.status = 'skipped' THEN now() END
 FROM unnest(
     %(run_ids)s::uuid[], %(scheduled_fors)s::timestamptz[], %(job_ids)s::uuid[],
     %(job_versions)s::int[], %(tenant_ids)s::uuid[], %(regions)s::text[], %(tiers)s::text[],
     %(triggers)s::text[], %(statuses)s::text[], %(due_ats)s::timestamptz[],
-    %(skip_reasons)s::text[]
+    %(ready_ats)s::timestamptz[], %(deadline_ats)s::timestamptz[], %(skip_reasons)s::text[]
 ) AS u(run_id, scheduled_for, job_id, job_version, tenant_id, region, tier, trigger, status,
-       due_at, skip_reason)
+       due_at, ready_at, deadline_at, skip_reason)
 ON CONFLICT DO NOTHING;
+
+-- name: paced_until
+-- When the last caught-up or backfilled run that each job has waiting is let go: more of them go
+-- behind it. Rows that are ready already count for nothing.
+-- Index: run_occurrence_once (job_id).
+SELECT job_id, max(ready_at) AS ready_at FROM runs
+WHERE job_id = ANY(%(job_ids)s) AND trigger IN ('catch_up', 'backfill')
+  AND finished_at IS NULL AND ready_at > now()
+GROUP BY job_id;
 
 -- name: insert_missed_spans
 -- Record counted stretches of occurrences. A span that exists was written by an earlier try.

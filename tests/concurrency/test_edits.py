@@ -259,6 +259,7 @@ def test_a_change_waits_for_the_guard_before_it_touches_a_run(
             "read_runs_for_go",
             run_ids=[prepared.run_id],
             scheduled_fors=[prepared.scheduled_for],
+            task_versions=[prepared.task_version],
             session_id=session,
         )
     changed.result(30)

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import pytest
@@ -237,8 +237,8 @@ def test_a_pause_and_a_go_of_the_same_job_never_wait_for_each_other_in_a_circle(
     the_pause_is_under_way, the_guard_is_taken = threading.Event(), threading.Event()
     withdraw, lock_guards = StoredRunEffects.withdraw_planned, store.lock_guards
 
-    def withdraw_slowly(effects: StoredRunEffects, job_id: UUID) -> int:
-        count = withdraw(effects, job_id)
+    def withdraw_slowly(effects: StoredRunEffects, job_id: UUID, *, now: datetime) -> int:
+        count = withdraw(effects, job_id, now=now)
         the_pause_is_under_way.set()
         the_guard_is_taken.wait(0.5)
         return count

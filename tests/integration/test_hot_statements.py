@@ -1,6 +1,6 @@
 """Each hot statement uses the index it names, on tables that are large enough to matter."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -56,6 +56,7 @@ def seeded() -> dict[str, Any]:
         "scheduled_fors": [at for _, at in keys],
         "fences": [1] * len(keys),
         "sessions": [session] * len(keys),
+        "task_versions": [1] * len(keys),
     }
 
 
@@ -64,10 +65,13 @@ LIMITS = {
     "limit": 1_000,
     "shards": None,
     "place_lead_s": 60,
+    "regions": ["default"],
+    "tiers": ["container"],
     "silent_s": 5,
     "max_lease_losses": 5,
     "status": "skipped",
     "reason": "paused",
+    "now": datetime.now(UTC),
     "started_ats": [None] * 5,
 }
 
@@ -75,7 +79,7 @@ INDEXES = [
     ("claim_due_cursors", "cursors_due"),
     ("waiting_runs", "runs_active"),
     ("open_sessions", "runs_active"),
-    ("occupied_by_tenant", "runs_active"),
+    ("held_by_tenant", "runs_active"),
     ("place_runs", "pkey"),
     ("lease_runs", "pkey"),
     ("read_runs_for_go", "pkey"),
@@ -87,6 +91,8 @@ INDEXES = [
     ("requeue_unstarted", "runs_active"),
     ("withdraw_planned", "run_occurrence_once"),
     ("next_planned", "run_occurrence_once"),
+    ("overdue_runs", "runs_active"),
+    ("expire_runs", "pkey"),
 ]
 
 
