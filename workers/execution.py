@@ -5,11 +5,12 @@
 limit, a cancel or the loss of the lease. 9. Report. Whatever happens, the container is removed.
 """
 
+import logging
 import time
 from dataclasses import dataclass
 from uuid import UUID
 
-from runs.domain.outcome import Outcome, StopReason
+from runs.domain.outcome import Outcome, OutcomeCode, StopReason, outcome
 from runs.leases import CompleteAnswer, Completion, GoAnswer, GoRequest, Leased, Refused
 from runs.wakeups import wake_dispatcher
 from scheduler_project.lib.events import emit
@@ -17,6 +18,7 @@ from workers.environment import container_environment
 from workers.keeper import HandBack, Keeper, LocalRun
 from workers.sandbox.base import (
     UNPRIVILEGED_USER,
+    BadCommand,
     ContainerExit,
     ContainerHandle,
     ContainerSpec,
@@ -33,6 +35,13 @@ _SLOT_PATIENCE_PREPARED_S = 1.0
 _TIMEOUT_GRACE_S = 1.0
 _CANCEL_GRACE_S = 5.0
 _KILL_RETRY_S = 1.0
+
+
+class GivenUp(Exception):
+    """This process ends before its container is known to be dead: nothing is said of the run.
+
+    The warden ends the container and the reaper takes the run, once the lease has run out.
+    """
 
 
 @dataclass(frozen=True)
@@ -72,12 +81,23 @@ class _Story:
         self._has_slot = False
 
     def tell(self) -> str:
+        """The whole story; whatever happens in it, the slot is free again at its end."""
+        try:
+            return self._steps()
+        except GivenUp:
+            return "given up"
+        finally:
+            if self._has_slot:
+                self._keeper.slots.release()
+                wake_dispatcher()
+
+    def _steps(self) -> str:
         """The steps in order; a HandBack from any of them before the go gives the run back."""
         handle: ContainerHandle | None = None
         try:
             if self._lease.ready_in_s <= 0:
                 self._get_slot(_SLOT_PATIENCE_DUE_S)
-            handle = self._sandbox.prepare(self._spec())
+            handle = self._sandbox.prepare(self._readable_spec())
             prepared_at = time.monotonic()
             self._wait_until_ready()
             self._get_slot(_SLOT_PATIENCE_PREPARED_S)
@@ -97,11 +117,17 @@ class _Story:
             self._remove(handle)
             handle = None
             return self._report(ContainerExit(exit_code=None), error.verdict)
+        except GivenUp:
+            raise
+        except Exception as error:
+            # A fault of ours. Said at once and counted: a run that only loses its thread is found
+            # again for ever.
+            logging.getLogger(__name__).exception("run %s: the worker failed", self._lease.run_id)
+            self._remove_for_sure(handle)
+            handle = None
+            return self._report(ContainerExit(exit_code=None), _our_fault(error))
         finally:
             self._remove(handle)
-            if self._has_slot:
-                self._keeper.slots.release()
-                wake_dispatcher()
 
     def _get_slot(self, patience_s: float) -> None:
         if self._has_slot:
@@ -112,6 +138,13 @@ class _Story:
             if time.monotonic() >= until:
                 raise HandBack("no free slot")
         self._has_slot = True
+
+    def _readable_spec(self) -> ContainerSpec:
+        try:
+            return self._spec()
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            # The API has checked it; somebody changed the row. Another worker reads it no better.
+            raise BadCommand(f"the job's task can't be read: {error!r}") from error
 
     def _spec(self) -> ContainerSpec:
         lease, task = self._lease, self._lease.task
@@ -172,6 +205,9 @@ class _Story:
         """After the go: start, wait, stop if need be, report."""
         deadline = time.monotonic() + float(self._lease.task["timeout_s"])
         try:
+            if not self._keeper.lease_is_current():
+                # Frozen since the go: the thread that enforces the deadline may wake after us.
+                self._local.stop_for(StopReason.LEASE_LOST)
             if self._local.stop.is_set():  # the lease ran out between the go and here
                 return self._report(*self._end_by_force(handle, self._stop_reason()))
             self._keeper.started(self._lease, self._sandbox.start(handle))
@@ -201,7 +237,13 @@ class _Story:
                 return ended, ended.outcome(reason)
             except EngineUnreachable:
                 # Not confirmed dead: nothing may be written that lets another attempt begin.
-                time.sleep(_KILL_RETRY_S)  # a retry pause, not a wait for a state
+                self._pause_unless_given_up()
+                if self._local.stop_reason is StopReason.LEASE_LOST:
+                    reason = StopReason.LEASE_LOST  # no time for a grace any more
+
+    def _pause_unless_given_up(self) -> None:
+        if self._keeper.given_up.wait(_KILL_RETRY_S):
+            raise GivenUp
 
     def _stop(self, handle: ContainerHandle, reason: StopReason) -> ContainerExit:
         if reason is StopReason.LEASE_LOST:
@@ -228,13 +270,13 @@ class _Story:
         )
         return verdict.code.value if answer is CompleteAnswer.OK else answer.value
 
-    def _remove_for_sure(self, handle: ContainerHandle) -> None:
-        while True:
+    def _remove_for_sure(self, handle: ContainerHandle | None) -> None:
+        while handle is not None:
             try:
                 self._sandbox.remove(handle)
                 return
             except EngineUnreachable:
-                time.sleep(_KILL_RETRY_S)  # a retry pause, not a wait for a state
+                self._pause_unless_given_up()
 
     def _remove(self, handle: ContainerHandle | None) -> None:
         if handle is None:
@@ -245,3 +287,7 @@ class _Story:
             # The warden removes what we could not: its session ends, or its file says so.
             emit("worker.not_removed", "A container could not be removed now.",
                  name=handle.name, error=str(error))  # fmt: skip
+
+
+def _our_fault(error: Exception) -> Outcome:
+    return outcome(OutcomeCode.ENGINE_UNREACHABLE, f"the worker failed: {type(error).__name__}")

@@ -4,6 +4,7 @@ The lease is timed with CLOCK_BOOTTIME from *before* a heartbeat is sent, and an
 extends nothing. A thread that does no database I/O stops every run when the lease nears its end.
 """
 
+import logging
 import os
 import signal
 import threading
@@ -15,6 +16,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
+
+from django.db import close_old_connections
 
 from runs import leases
 from runs.domain.outcome import OutcomeCode, StopReason, outcome
@@ -42,7 +45,7 @@ from workers.deadlines import (
     warden_is_alive,
     write_deadline,
 )
-from workers.sandbox.base import Sandbox
+from workers.sandbox.base import Sandbox, SandboxError
 
 Answer = TypeVar("Answer")
 
@@ -51,6 +54,7 @@ _ENFORCE_INTERVAL_S = 0.1
 _RETRY_INTERVAL_S = 0.5
 # A run that the rows give us and no thread of ours knows: its message, or our thread, is lost.
 _UNKNOWN_RUN_PATIENCE_S = 3.0
+_SWEEP_INTERVAL_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -114,11 +118,16 @@ class Keeper:
         self._lock = threading.Lock()
         self._local: dict[UUID, LocalRun] = {}
         self._unknown_since: dict[UUID, float] = {}
+        # Runs that a thread of the finders was asked to see to, until it has.
+        self._found: set[UUID] = set()
         self._worker_deadline = 0.0
         self._renewed_at = 0.0
         self._engine_answers = True
+        self._deadline_is_written = True
         self._draining = threading.Event()
         self._lost = threading.Event()
+        # Set when this process has to end: nothing waits any longer for database or engine.
+        self.given_up = threading.Event()
         self._closed = threading.Event()
         session_id, node = offer.session_id, offer.node
         self._leases: Batcher[RunRef, Leased | Refused] = Batcher(
@@ -140,8 +149,18 @@ class Keeper:
         self._batchers: list[Batcher[Any, Any]] = [
             self._leases, self._goes, self._completions, self._starts, self._returns
         ]  # fmt: skip
-        self._heart = Duty("heartbeat", self._beat_once, interval_s=_LOOK_INTERVAL_S)
-        self._health = Duty("engine-health", self._check_health, interval_s=2.0)
+        # Tried again each second after a miss: a longer pause may be what the lease has left.
+        self._heart = Duty(
+            "heartbeat",
+            self._beat_once,
+            interval_s=_LOOK_INTERVAL_S,
+            longest_backoff_s=_LOOK_INTERVAL_S,
+        )
+        self._duties = [
+            self._heart,
+            Duty("engine-health", self._check_health, interval_s=2.0),
+            Duty("leftovers", self._sweep, interval_s=_SWEEP_INTERVAL_S),
+        ]
         self._enforcer = threading.Thread(target=self._enforce, name="enforcer", daemon=True)
         self._finders = ThreadPoolExecutor(
             max_workers=offer.slots + offer.prepared_limit + 1, thread_name_prefix="found-run"
@@ -156,8 +175,8 @@ class Keeper:
         self._extend(sent_at)
         for batcher in self._batchers:
             batcher.start()
-        self._heart.start()
-        self._health.start()
+        for duty in self._duties:
+            duty.start()
         self._enforcer.start()
         emit("worker.opened", "A worker session has opened.", session=self.offer.session_id,
              slots=self.offer.slots, queue=self.offer.queue)  # fmt: skip
@@ -174,15 +193,26 @@ class Keeper:
         for local in self._known():
             local.stop_for(reason)
 
+    def give_up(self) -> None:
+        """Stop every run, and wait for nothing any more: what can't be confirmed at once is left to
+        the warden and the reaper."""
+        self.given_up.set()
+        self.stop_running(StopReason.LEASE_LOST)
+
     def close(self, timeout_s: float = 10.0) -> None:
         """Say the last things, end the session and forget its deadline. Call once, at the end."""
+        self.drain()  # told nobody yet when Celery ends by an error of its own
         self._finders.shutdown(wait=True, cancel_futures=True)
-        for batcher in self._batchers:
-            batcher.stop(timeout_s)
-        self._heart.stop(timeout_s)
-        self._health.stop(timeout_s)
+        threads: list[Batcher[Any, Any] | Duty] = [*self._batchers, *self._duties]
+        for each in threads:  # all are told before the first is waited for
+            each.stop(0)
+        until = time.monotonic() + timeout_s
+        for each in threads:
+            each.stop(max(0.0, until - time.monotonic()))
         self._closed.set()
         try:
+            # This thread's connection is as old as the process, and may be dead by now.
+            close_old_connections()
             ended = leases.end_session(self.offer.session_id)
         except Exception as error:
             ended = False
@@ -235,13 +265,17 @@ class Keeper:
                 if local.stop.wait(_RETRY_INTERVAL_S):
                     return GoReply(leases.GoAnswer.LEASE_LOST)
 
+    def lease_is_current(self) -> bool:
+        """Whether the lease holds by this process's own clock, which no thread must outrun."""
+        return boottime_s() < self._worker_deadline
+
     def complete(self, completion: Completion) -> CompleteAnswer:
         """Report an end, again after an unknown answer: the result of a finished run is true."""
         while True:
             try:
                 return self._completions.ask(completion)
             except UnknownOutcome:
-                if self._closed.wait(_RETRY_INTERVAL_S):
+                if self.given_up.wait(_RETRY_INTERVAL_S):
                     return CompleteAnswer.STALE_FENCE
 
     def started(self, lease: Leased, started_at: datetime) -> None:
@@ -281,13 +315,21 @@ class Keeper:
         """The database has extended the lease at some time after `sent_at`."""
         self._renewed_at = sent_at
         self._worker_deadline = sent_at + self._timing.lease_s - self._timing.worker_margin_s
-        write_deadline(
-            self._deadlines_dir,
-            self.offer.session_id,
-            os.getpid(),
-            worker_deadline=self._worker_deadline,
-            warden_deadline=sent_at + self._timing.lease_s - self._timing.warden_margin_s,
-        )
+        try:
+            write_deadline(
+                self._deadlines_dir,
+                self.offer.session_id,
+                os.getpid(),
+                worker_deadline=self._worker_deadline,
+                warden_deadline=sent_at + self._timing.lease_s - self._timing.warden_margin_s,
+            )
+        except OSError as error:
+            # The warden will end our containers at the deadline that it knows: take no new ones.
+            emit("worker.deadline_not_written", "The deadline file can't be written.",
+                 level=logging.ERROR, error=str(error))  # fmt: skip
+            self._deadline_is_written = False
+        else:
+            self._deadline_is_written = True
 
     def _lease_is_lost(self) -> dict[str, int]:
         """The session is over: stop everything and end, so that a new life begins."""
@@ -297,7 +339,7 @@ class Keeper:
         emit("worker.lease_lost", "The session's lease is lost; its containers are stopped.",
              session=self.offer.session_id)  # fmt: skip
         self._draining.set()
-        self.stop_running(StopReason.LEASE_LOST)
+        self.give_up()
         os.kill(os.getpid(), signal.SIGTERM)
         return {"lease_lost": 1}
 
@@ -313,11 +355,10 @@ class Keeper:
         now = time.monotonic()
         unknown = [run for run in beat.owned if self._is_unknown(run, now)]
         for run in unknown:
-            self._unknown_since.pop(run.run_id, None)
-            if run.status == RunStatus.QUEUED:
-                self._finders.submit(self._execute, run.run_id)
-            else:
-                self._finders.submit(self._settle_orphan, run)
+            with self._lock:
+                self._unknown_since.pop(run.run_id, None)
+                self._found.add(run.run_id)
+            self._finders.submit(self._see_to, run)
         return {"found": len(unknown), "stopped": stopped}
 
     def _stop_lost_and_cancelled(self, owned: dict[UUID, OwnedRun], asked_at: float) -> int:
@@ -342,7 +383,7 @@ class Keeper:
     def _is_unknown(self, run: OwnedRun, now: float) -> bool:
         """Whether the rows give us a run that should be under way here and is not."""
         with self._lock:
-            if run.run_id in self._local or self._draining.is_set():
+            if run.run_id in self._local or run.run_id in self._found or self._draining.is_set():
                 self._unknown_since.pop(run.run_id, None)
                 return False
         if run.status == RunStatus.QUEUED:
@@ -351,6 +392,19 @@ class Keeper:
         since = self._unknown_since.setdefault(run.run_id, now)
         return now - since >= _UNKNOWN_RUN_PATIENCE_S
 
+    def _see_to(self, run: OwnedRun) -> None:
+        """Run or settle a run that no thread had; what fails is found again a little later."""
+        try:
+            if run.status == RunStatus.QUEUED:
+                self._execute(run.run_id)
+            else:
+                self._settle_orphan(run)
+        except Exception:
+            logging.getLogger(__name__).exception("run %s was found and failed", run.run_id)
+        finally:
+            with self._lock:
+                self._found.discard(run.run_id)
+
     def _settle_orphan(self, run: OwnedRun) -> None:
         """A leased or running row of ours that no thread knows: give it up in order.
 
@@ -358,7 +412,8 @@ class Keeper:
         before the row says that others may run it.
         """
         for container in self._sandbox.list_ours(self.offer.session_id):
-            if container.handle.run_id == run.run_id:
+            # Of this lease or an older one: a newer lease's container has its own thread.
+            if container.handle.run_id == run.run_id and container.handle.fence <= run.fence:
                 self._sandbox.remove(container.handle)
         emit("worker.orphan", "A run of ours was not under way here and was given up.",
              run_id=run.run_id, status=run.status)  # fmt: skip
@@ -382,12 +437,31 @@ class Keeper:
         self._engine_answers = answers
         return {}
 
+    def _sweep(self) -> dict[str, int]:
+        """Remove this session's containers that no run of this process works with any more.
+
+        A removal that failed, or a creation whose answer was lost, leaves one behind, and the
+        warden touches none of a living session.
+        """
+        try:
+            # Listed first: whatever is listed had its run registered before it was made.
+            listed = [each.handle for each in self._sandbox.list_ours(self.offer.session_id)]
+            in_use = {(local.run_id, local.fence) for local in self._known()}
+            left = [handle for handle in listed if (handle.run_id, handle.fence) not in in_use]
+            for handle in left:
+                self._sandbox.remove(handle)
+        except SandboxError:  # the next round comes; the engine's silence is told elsewhere
+            return {}
+        return {"removed": len(left)}
+
     def _not_accepting_reason(self) -> str:
         """Why this worker can't vouch for containers now; empty when it can."""
         if self._draining.is_set():
             return "draining"
         if not self._engine_answers:
             return "the container engine does not answer"
+        if not self._deadline_is_written:
+            return "the deadline file can't be written"
         if not warden_is_alive(self._deadlines_dir):
             return "the node's warden is not running"
         return ""

@@ -4,6 +4,7 @@ The run queue belongs to the session, not to the process's name: a message for a
 no consumer and does no harm.
 """
 
+import logging
 import os
 import threading
 from typing import Any
@@ -13,7 +14,6 @@ from celery.signals import celeryd_after_setup, worker_shutdown, worker_shutting
 from django.conf import settings
 
 from runs import transport
-from runs.domain.outcome import StopReason
 from runs.leases import SessionOffer
 from scheduler_project.checks import refuse_unsound_start
 from workers.execution import Limits, execute_run
@@ -65,9 +65,7 @@ class Worker:
     def drain(self) -> None:
         """Take nothing new; stop what still runs when the drain limit has passed."""
         self.keeper.drain()
-        limit = threading.Timer(
-            settings.WORKER_DRAIN_S, self.keeper.stop_running, [StopReason.LEASE_LOST]
-        )
+        limit = threading.Timer(settings.WORKER_DRAIN_S, self.keeper.give_up)
         limit.daemon = True
         limit.start()
 
@@ -84,11 +82,20 @@ def current_worker() -> Worker:
 
 @celeryd_after_setup.connect
 def open_worker(sender: str, instance: Any, **_: Any) -> None:
-    """Open the session and consume its queue."""
+    """Open the session and consume its queue, or end the process.
+
+    Celery logs what a receiver raises and goes on: a worker that found no database would live on
+    without a session, given nothing and missed by nobody.
+    """
     global _worker
-    refuse_unsound_start()
-    _worker = Worker(celery_name=sender)
-    _worker.keeper.open()
+    try:
+        refuse_unsound_start()
+        worker = Worker(celery_name=sender)
+        worker.keeper.open()
+    except Exception as error:
+        logging.getLogger(__name__).critical("the worker can't start", exc_info=True)
+        raise SystemExit(1) from error
+    _worker = worker
     name = _worker.keeper.offer.queue
     instance.app.amqp.queues.select_add(name, routing_key=name)
 
@@ -105,6 +112,8 @@ def close_worker(sender: Any, **_: Any) -> None:
     """The last running run has ended: close the session and delete its queue."""
     if _worker is None:
         return
+    if not _worker.keeper.is_draining:  # Celery ended by itself: nobody has set the limit
+        _worker.drain()
     _worker.keeper.close()
     _worker.sandbox.close()
     transport.forget_queues([_worker.keeper.offer.queue])
