@@ -190,6 +190,14 @@ def job_hold(tenant: Tenant, job_id: UUID) -> Job:
     return _read(tenant, job_id)
 
 
+def job_lock(tenant: Tenant, job_id: UUID) -> tuple[Job, datetime]:
+    """Return the job, for the caller's transaction alone, and the database's clock.
+
+    As an edit holds it: planner, edits and deletes wait or pass by. Raises JobNotFoundError.
+    """
+    return _lock(tenant, job_id, None)
+
+
 def _lock(tenant: Tenant, job_id: UUID, expected_version: int | None) -> tuple[Job, datetime]:
     """Lock the job's cursor; return the job as it is now, and now by the database's clock."""
     of_tenant = Job.objects.filter(job_id=job_id, tenant=tenant).values("job_id")

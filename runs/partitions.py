@@ -5,7 +5,7 @@ CREATE of the day it holds rows for; so days are made ahead and start-up checks 
 """
 
 from collections.abc import Iterable
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -83,6 +83,26 @@ def partition_days(connection: BaseDatabaseWrapper, table: str) -> list[date]:
             [f"^{table}_[0-9]{{8}}$"],
         )
         return [date.fromisoformat(name.removeprefix(f"{table}_")) for (name,) in cursor.fetchall()]
+
+
+def oldest_instant(connection: BaseDatabaseWrapper, today: date, keep_days: int) -> datetime:
+    """Return where rows may begin: the first instant from which every day up to today has a home.
+
+    Days that retention may drop at any moment (older than `keep_days`) don't count.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT relname FROM pg_class WHERE relkind = 'r' AND relispartition"
+            " AND relname ~ '^runs_[0-9]{8}$'"
+        )
+        names = {name for (name,) in cursor.fetchall()}
+    day = today
+    while day > today - timedelta(days=keep_days):
+        before = day - timedelta(days=1)
+        if partition_name("runs", before) not in names:
+            break
+        day = before
+    return datetime.combine(day, time(), UTC)
 
 
 def partition_is_final(connection: BaseDatabaseWrapper, day: date) -> bool:

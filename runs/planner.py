@@ -12,10 +12,10 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db import DataError, IntegrityError, transaction
+from django.db import DataError, IntegrityError, connection, transaction
 
 from jobs.domain.schedule import ScheduleError, tzdata_version
-from jobs.domain.timing import CatchUp, pause_from_json
+from jobs.domain.timing import CatchUp, held_back_since, pause_from_json
 from runs import store
 from runs.domain.planning import (
     ClaimedJob,
@@ -28,6 +28,7 @@ from runs.domain.planning import (
     spaced_after,
 )
 from runs.domain.state import Trigger
+from runs.partitions import oldest_instant
 from scheduler_project.lib.events import emit
 
 
@@ -70,7 +71,7 @@ def settle(job_id: UUID, now: datetime, catch_up: CatchUp) -> None:
                 _claimed_job(row),
                 catch_up,
                 now=now,
-                oldest_row=_oldest_row(now),
+                oldest_row=oldest_row(now, held_back_since(row.pause)),
                 random_bytes=os.urandom(10),
             )
             _insert(*held_back)
@@ -116,7 +117,7 @@ def _plan(row: Any, now: datetime, until: datetime) -> CursorPlan:
         _claimed_job(row),
         now=now,
         until=until,
-        oldest_row=_oldest_row(now),
+        oldest_row=oldest_row(now, row.next_run_at),
         tzdata=tzdata_version(),
         random_bytes=os.urandom(10),
     )
@@ -206,10 +207,17 @@ def _advance(moves: Sequence[CursorMove]) -> None:
         )
 
 
-def _oldest_row(now: datetime) -> datetime:
-    """Where rows may begin: an occurrence older than retention has no partition, only a count."""
-    from_day = now.astimezone(UTC).date() - timedelta(days=1)
-    return datetime.combine(from_day, time(), UTC)
+def oldest_row(now: datetime, earliest: datetime) -> datetime:
+    """Where rows may begin, for someone who comes to occurrences from `earliest` on.
+
+    What is older has no partition and can only be counted. Yesterday always has one: only who
+    comes later than that looks which others there are.
+    """
+    today = now.astimezone(UTC).date()
+    yesterday = datetime.combine(today - timedelta(days=1), time(), UTC)
+    if earliest >= yesterday:
+        return yesterday
+    return oldest_instant(connection, today, settings.RETENTION_DAYS)
 
 
 def _set_aside(job_id: UUID, reason: str, tzdata: str) -> None:

@@ -88,3 +88,16 @@ RUN_DETAIL = {
         }
     ],
 }
+
+BACKFILL_REQUEST = {
+    "from": "2026-11-23T00:00:00Z",
+    "to": "2026-11-30T00:00:00Z",
+    "rate_per_minute": 10,
+}
+
+BACKFILL = {
+    "created": 4,
+    "existing": 1,
+    "first_ready_at": "2026-12-01T10:00:00.123456Z",
+    "last_ready_at": "2026-12-01T10:00:18.123456Z",
+}

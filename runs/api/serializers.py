@@ -10,9 +10,10 @@ from uuid import UUID
 
 from rest_framework import serializers
 
+from runs.domain.backfill import MOST_RATE_PER_MINUTE
 from runs.models import Run, RunAttempt
 from runs.selectors import Output, RunDetail
-from scheduler_project.lib.fields import InstantField, StrictSerializer
+from scheduler_project.lib.fields import InstantField, StrictSerializer, WholeNumberField
 from scheduler_project.lib.instants import format_instant
 
 
@@ -53,6 +54,26 @@ class RunPageOutput(serializers.Serializer[Any]):
 
 class RunNowInput(StrictSerializer):
     """An empty object: running now has no options, and unknown ones are refused by name."""
+
+
+class BackfillInput(StrictSerializer):
+    """A stretch of the past, and how fast its missing occurrences are run."""
+
+    to = InstantField()
+    rate_per_minute = WholeNumberField(low=1, high=MOST_RATE_PER_MINUTE, required=False)
+
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        """The fields, with `from`, which is no name that a class can give."""
+        return {"from": InstantField(), **super().get_fields()}
+
+
+class BackfillOutput(serializers.Serializer[Any]):
+    """What a backfill made."""
+
+    created = serializers.IntegerField()
+    existing = serializers.IntegerField()
+    first_ready_at = InstantField(allow_null=True)
+    last_ready_at = InstantField(allow_null=True)
 
 
 class AttemptOutput(serializers.Serializer[Any]):

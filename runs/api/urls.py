@@ -2,11 +2,13 @@
 
 from django.urls import path
 
+from runs.api.backfill import JobBackfill
 from runs.api.views import JobRunList, RunCancel, RunGet, RunList, RunNow
 from scheduler_project.lib.routing import resource
 
 urlpatterns = [
     path("jobs/<uuid:job_id>/runs", resource(JobRunList, RunNow), name="job-runs"),
+    path("jobs/<uuid:job_id>/backfill", resource(JobBackfill), name="job-backfill"),
     path("runs", resource(RunList), name="runs"),
     path("runs/<uuid:run_id>", resource(RunGet), name="run"),
     path("runs/<uuid:run_id>/cancel", resource(RunCancel), name="run-cancel"),

@@ -23,7 +23,7 @@ from tests.support.story_clock import StoryClock, story_clock
 
 pytestmark = pytest.mark.django_db
 
-MORNING = datetime(2026, 12, 1, 9, 0, 30, tzinfo=UTC)
+MORNING = datetime(2031, 12, 1, 9, 0, 30, tzinfo=UTC)
 EVERY_MINUTE = {"cron": "* * * * *", "time_zone": "UTC"}
 HOURLY = {"cron": "0 * * * *", "time_zone": "UTC"}
 TASK = {"image": "a/b:1", "timeout_s": 60}
@@ -58,7 +58,7 @@ def counted(job: Job) -> list[tuple[datetime, datetime, int, str]]:
 
 
 def at(hour: int, minute: int = 0, day: int = 1) -> datetime:
-    return datetime(2026, 12, day, hour, minute, tzinfo=UTC)
+    return datetime(2031, 12, day, hour, minute, tzinfo=UTC)
 
 
 def test_a_pause_of_days_is_one_counted_span_and_the_next_run_is_the_first_after_it(
@@ -249,7 +249,7 @@ def test_a_new_job_may_begin_at_rest(clock: StoryClock) -> None:
     job = create(HOURLY, pause=Pause(until=at(12)))
     (shown,) = shown_jobs([job])
     assert shown.pause == {
-        "until": "2026-12-01T12:00:00Z", "reason": "", "since": "2026-12-01T09:00:30Z",
+        "until": "2031-12-01T12:00:00Z", "reason": "", "since": "2031-12-01T09:00:30Z",
         "by": "test",
     }  # fmt: skip
     assert shown.next_run_at == at(12)
