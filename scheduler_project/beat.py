@@ -5,6 +5,7 @@ for a lock holds up no other; a duty that has not finished a round in time can't
 outside, so the process ends and its supervisor starts a fresh one.
 """
 
+import time
 from typing import Any
 
 from celery.beat import Scheduler
@@ -92,8 +93,9 @@ class ShardedScheduler(Scheduler):
             listener.stop()
         for duty in self._duties:
             duty.stop(0)
+        until = time.monotonic() + _STOP_TIMEOUT_S
         for duty in self._duties:
-            duty.stop(_STOP_TIMEOUT_S)
+            duty.stop(max(0.0, until - time.monotonic()))
         if self._duties:
             self._resign()
         self._duties = []

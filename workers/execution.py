@@ -31,6 +31,8 @@ from workers.sandbox.base import (
 # where another worker may have one. Due on arrival: it came into the buffer for the next slot.
 _SLOT_PATIENCE_DUE_S = 5.0
 _SLOT_PATIENCE_PREPARED_S = 1.0
+# Clocks differ by less; when the database's was set back, runs must not hold slots for as long.
+_EARLY_PATIENCE_S = 2.0
 # TERM first; the whole end stays within two seconds of the time limit.
 _TIMEOUT_GRACE_S = 1.0
 _CANCEL_GRACE_S = 5.0
@@ -198,6 +200,8 @@ class _Story:
             if reply.answer is not GoAnswer.NOT_YET:
                 return reply.answer
             # Our clock runs ahead of the database's, which decides.
+            if reply.wait_s > _EARLY_PATIENCE_S:
+                raise HandBack("it is too early by the database's clock")
             self._local.leave.wait(reply.wait_s)
             self._leave_if_asked()
 

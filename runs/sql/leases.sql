@@ -119,13 +119,20 @@ WHERE r.run_id = u.run_id AND r.scheduled_for = u.scheduled_for AND r.status = '
 
 -- name: record_starts
 -- Note when the engine started containers. Guard: running under this fence and session.
-WITH started AS (
-    UPDATE runs r SET started_at = u.started_at
+-- Locked in run order, as everywhere: completions of the same runs come at the same moment.
+WITH ours AS (
+    SELECT r.run_id, r.scheduled_for, u.started_at
     FROM unnest(%(run_ids)s::uuid[], %(scheduled_fors)s::timestamptz[], %(fences)s::bigint[],
                 %(started_ats)s::timestamptz[]) AS u(run_id, scheduled_for, fence, started_at)
-    WHERE r.run_id = u.run_id AND r.scheduled_for = u.scheduled_for
-      AND r.status = 'running' AND r.fence = u.fence AND r.lease_owner = %(session_id)s
-    RETURNING r.run_id, r.scheduled_for, r.attempt, u.started_at
+    JOIN runs r ON r.run_id = u.run_id AND r.scheduled_for = u.scheduled_for
+    WHERE r.status = 'running' AND r.fence = u.fence AND r.lease_owner = %(session_id)s
+    ORDER BY r.run_id
+    FOR UPDATE OF r
+), started AS (
+    UPDATE runs r SET started_at = o.started_at
+    FROM ours o
+    WHERE r.run_id = o.run_id AND r.scheduled_for = o.scheduled_for
+    RETURNING r.run_id, r.scheduled_for, r.attempt, o.started_at
 )
 UPDATE run_attempts a SET started_at = s.started_at
 FROM started s
@@ -193,12 +200,20 @@ WHERE lease_owner = %(session_id)s AND finished_at IS NULL;
 
 -- name: hand_back_runs
 -- Put leased runs back into the fair queue. Guard: leased under this fence and session.
+-- Index: primary key (both columns, so that it prunes).
+WITH ours AS (
+    SELECT r.run_id, r.scheduled_for
+    FROM unnest(%(run_ids)s::uuid[], %(scheduled_fors)s::timestamptz[], %(fences)s::bigint[])
+         AS u(run_id, scheduled_for, fence)
+    JOIN runs r ON r.run_id = u.run_id AND r.scheduled_for = u.scheduled_for
+    WHERE r.status = 'leased' AND r.fence = u.fence AND r.lease_owner = %(session_id)s
+    ORDER BY r.run_id
+    FOR UPDATE OF r
+)
 UPDATE runs r
 SET status = 'queued', lease_owner = NULL, placed_at = NULL, leased_at = NULL
-FROM unnest(%(run_ids)s::uuid[], %(scheduled_fors)s::timestamptz[], %(fences)s::bigint[])
-     AS u(run_id, scheduled_for, fence)
-WHERE r.run_id = u.run_id AND r.scheduled_for = u.scheduled_for
-  AND r.status = 'leased' AND r.fence = u.fence AND r.lease_owner = %(session_id)s
+FROM ours o
+WHERE r.run_id = o.run_id AND r.scheduled_for = o.scheduled_for
 RETURNING r.run_id;
 
 -- name: read_runs_for_completion

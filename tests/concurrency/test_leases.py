@@ -263,3 +263,48 @@ def test_a_pause_and_a_go_of_the_same_job_never_wait_for_each_other_in_a_circle(
 
     assert race([pause, go]) == ["paused", "lease_lost"]
     assert not Run.objects.filter(run_id=waiting.run_id).exists()
+
+
+def test_starts_and_completions_of_the_same_runs_never_wait_in_a_circle() -> None:
+    """Both come to the two runs in the other's order, while somebody holds the first."""
+    session = make_session()
+    leased = sorted((start(make_run(), session) for _ in range(2)), key=lambda run: run.run_id)
+    starts = [
+        leases.Start(run.run_id, run.scheduled_for, run.fence, database_now())
+        for run in reversed(leased)
+    ]
+    both_wait = threading.Barrier(2)
+
+    def hold_the_first() -> int:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SELECT FROM runs WHERE run_id = %s FOR UPDATE", [leased[0].run_id])
+            poll(lambda: waiting_backends() == 1, what="the completion waits for it")
+            both_wait.wait(5)
+            poll(lambda: waiting_backends() == 2, what="and so do the starts")
+        return 0
+
+    def complete_both() -> int:
+        poll(lambda: row_is_held(leased[0].run_id), what="the first is held")
+        answers = leases.complete(session, "node", [success(run) for run in leased])
+        return sum(answer is CompleteAnswer.OK for answer in answers.values())
+
+    def record_both() -> int:
+        both_wait.wait(15)
+        return leases.record_starts(session, starts)
+
+    held, completed, recorded = race([hold_the_first, complete_both, record_both])
+
+    assert (held, completed, recorded) == (0, 2, 0)
+
+
+def waiting_backends() -> int:
+    """How many connections wait for a lock. (pg_stat_activity stands still in a transaction.)"""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted")
+        return int(cursor.fetchone()[0])
+
+
+def row_is_held(run_id: UUID) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT FROM runs WHERE run_id = %s FOR UPDATE SKIP LOCKED", [run_id])
+        return cursor.fetchone() is None

@@ -168,6 +168,16 @@ def test_a_clock_that_runs_ahead_of_the_database_s_asks_again(worker: WorkerInMe
     assert worker.desk.calls.count("go") == 4
 
 
+def test_a_run_is_handed_back_when_the_database_s_clock_was_set_back(
+    worker: WorkerInMemory,
+) -> None:
+    row = place(worker)
+    worker.desk.go_answers[row.leased.run_id] = [GoReply(GoAnswer.NOT_YET, 3_600)]
+
+    assert worker.run(row.leased.run_id).startswith("handed back")
+    assert row.status == "queued"
+
+
 def test_a_run_whose_task_was_edited_goes_back_to_be_prepared_again(
     worker: WorkerInMemory,
 ) -> None:
