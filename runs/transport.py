@@ -5,32 +5,27 @@ worker asks the row, and looks by itself each second.
 """
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from uuid import UUID
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from celery import current_app
-from kombu import Queue
+from kombu import Connection, Queue
 from kombu.exceptions import OperationalError
+from kombu.transport.redis import Channel as RedisChannel
+from redis.exceptions import RedisError
 
+from runs.messages import RUN_TASK, Message, redis_envelope
 from scheduler_project.lib.events import emit
 
-RUN_TASK = "workers.run"
+__all__ = ["RUN_TASK", "Message", "forget_queues", "send"]
+
 # Three times as long as a broker that hangs may take for its answer.
 QUIET_AFTER_FAILURE_S = 15.0
+# Messages in one command: a longer one would hold Redis up for others.
+_PIPELINE = 1_000
 
 _silent_until = 0.0
-
-
-@dataclass(frozen=True)
-class Message:
-    """A hint for a worker's own queue. `eta_epoch_s` None: at once."""
-
-    run_id: UUID
-    attempt: int
-    queue: str
-    eta_epoch_s: float | None
 
 
 def send(messages: Sequence[Message]) -> int:
@@ -45,21 +40,16 @@ def send(messages: Sequence[Message]) -> int:
         return 0
     sent = 0
     try:
-        with current_app.producer_or_acquire() as producer:
-            for message in messages:
-                current_app.send_task(
-                    RUN_TASK,
-                    args=[str(message.run_id)],
-                    task_id=f"{message.run_id}:{message.attempt}",
-                    # Straight to the queue: no look-up of bindings on the way.
-                    exchange="",
-                    routing_key=message.queue,
-                    eta=_instant(message.eta_epoch_s),
-                    producer=producer,
-                    ignore_result=True,
-                )
-                sent += 1
-    except (OperationalError, OSError) as error:
+        with _broker_connection() as connection:
+            if isinstance(connection.default_channel, RedisChannel):
+                for batch in _batches(messages):
+                    _push(connection.default_channel, batch)
+                    sent += len(batch)
+            else:  # another broker by URL: Celery knows how
+                for message in messages:
+                    _send_task(connection, message)
+                    sent += 1
+    except (OperationalError, RedisError, OSError) as error:
         _silent_until = time.monotonic() + QUIET_AFTER_FAILURE_S
         emit(
             "transport.broker_away",
@@ -68,6 +58,47 @@ def send(messages: Sequence[Message]) -> int:
             error=f"{type(error).__name__}: {error}",
         )
     return sent
+
+
+@contextmanager
+def _broker_connection() -> Iterator[Connection]:
+    with current_app.connection_or_acquire() as connection:
+        yield connection
+
+
+def _batches(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
+    for start in range(0, len(messages), _PIPELINE):
+        yield messages[start : start + _PIPELINE]
+
+
+def _push(channel: RedisChannel, batch: Sequence[Message]) -> None:
+    """One command for each queue, all in one round trip; straight to the queue, past exchanges.
+
+    A binding lives in Redis as well: with one on the way, a Redis that was emptied would drop every
+    message until the worker declared its queue again.
+    """
+    by_queue: dict[str, list[bytes]] = defaultdict(list)
+    for message in batch:
+        by_queue[message.queue].append(redis_envelope(message))
+    with channel.conn_or_acquire() as client:
+        pipeline = client.pipeline(transaction=False)
+        for queue, envelopes in by_queue.items():
+            pipeline.lpush(queue, *envelopes)
+        pipeline.execute()
+
+
+def _send_task(connection: Connection, message: Message) -> None:
+    current_app.send_task(
+        RUN_TASK,
+        args=[str(message.run_id)],
+        task_id=message.task_id,
+        # The exchange that a worker binds its queue to, see workers/lifecycle.py.
+        exchange=current_app.amqp.default_exchange,
+        routing_key=message.queue,
+        eta=message.eta,
+        connection=connection,
+        ignore_result=True,
+    )
 
 
 def forget_queues(queues: Sequence[str]) -> int:
@@ -90,7 +121,3 @@ def forget_queues(queues: Sequence[str]) -> int:
             error=f"{type(error).__name__}: {error}",
         )
     return forgotten
-
-
-def _instant(epoch_s: float | None) -> datetime | None:
-    return None if epoch_s is None else datetime.fromtimestamp(epoch_s, UTC)
