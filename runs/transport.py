@@ -93,7 +93,7 @@ def _send_task(connection: Connection, message: Message) -> None:
         args=[str(message.run_id)],
         task_id=message.task_id,
         # The exchange that a worker binds its queue to, see workers/lifecycle.py.
-        exchange=current_app.amqp.default_exchange,
+        exchange=current_app.amqp.default_exchange.name,
         routing_key=message.queue,
         eta=message.eta,
         connection=connection,
