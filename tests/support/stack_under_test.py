@@ -209,7 +209,7 @@ class StackUnderTest:
             capture_output=True,
             text=True,
         )
-        assert done.returncode == 0, f"manage.py {' '.join(words)}:\n{done.stderr}"
+        assert done.returncode == 0, f"manage.py {words}:\n{done.stdout}{done.stderr}"
         return done.stdout
 
     def send_again(self, run_id: str, queue: str, task_id: str) -> None:
