@@ -110,8 +110,17 @@ def forget_queues(queues: Sequence[str]) -> int:
     forgotten = 0
     try:
         with current_app.connection_for_write() as connection:
-            for queue in queues:
-                Queue(queue, channel=connection.default_channel).delete()
+            for name in queues:
+                queue = Queue(
+                    name,
+                    current_app.amqp.default_exchange,
+                    routing_key=name,
+                    channel=connection.default_channel,
+                )
+                # On Redis kombu deletes only what this very process has declared: without this, the
+                # queues of a worker that died would stay, with their bindings.
+                queue.declare()
+                queue.delete()
                 forgotten += 1
     except (OperationalError, OSError) as error:
         emit(
