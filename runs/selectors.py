@@ -135,13 +135,14 @@ def _waiting_for(tenant: Tenant, run: Run) -> WaitingFor | None:
             failures=run.failures,
             is_placed=run.lease_owner is not None,
             blocker=blocker,
-            tenant_is_full=waits_for_slot and _is_full(tenant),
+            tenant_is_full=waits_for_slot and tenant_is_full(tenant),
         ),
         now,
     )
 
 
-def _is_full(tenant: Tenant) -> bool:
+def tenant_is_full(tenant: Tenant) -> bool:
+    """Whether the tenant has as many active runs as it may."""
     limit = tenant.max_concurrent_runs
     rows = store.fetch("count_active_of_tenant", tenant_id=tenant.pk, limit=limit)
     return bool(rows[0].active >= limit)

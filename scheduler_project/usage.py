@@ -1,4 +1,4 @@
-"""What a tenant uses of its counted quotas, for `GET /v1/me`; one count per limit."""
+"""What a tenant uses of its counted quotas, for `/v1/me` and `/v1/usage`; one count per limit."""
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
