@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from uuid import UUID
 
 from django.conf import settings
@@ -34,6 +35,7 @@ from runs.domain.state import RunStatus, Trigger
 from runs.models import NIL, Run
 from runs.partitions import oldest_instant
 from runs.wakeups import wake_dispatcher
+from scheduler_project.lib import metrics
 from tenants.models import Tenant
 
 
@@ -75,6 +77,7 @@ def job_backfill(
         begin = now if busy is None else max(now, busy + CATCH_UP_SPACING)
         ready = release_times(len(missing), begin=begin, rate_per_minute=rate_per_minute)
         _insert(job, missing, ready)
+        transaction.on_commit(partial(metrics.count, "runs_planned_total", len(missing)))
         transaction.on_commit(wake_dispatcher)
     return Backfill(len(missing), len(wanted) - len(missing), ready[0], ready[-1])
 

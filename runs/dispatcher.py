@@ -14,6 +14,9 @@ from django.db import transaction
 
 from runs import store, transport
 from runs.domain.placement import OpenSession, TenantShare, WaitingRun, place, room_for
+from runs.domain.state import RunStatus
+from runs.run_metrics import count_final
+from scheduler_project.lib.metrics import count
 
 
 def dispatch_once() -> dict[str, int]:
@@ -27,6 +30,7 @@ def dispatch_once() -> dict[str, int]:
             return {"placed": 0, "sent": 0}
         sessions = store.fetch("open_sessions", silent_s=settings.SILENT_S)
         placed = _place([OpenSession(**session._asdict()) for session in sessions])
+    count("runs_placed_total", len(placed))
     queues = {session.session_id: session.queue for session in sessions}
     sent = transport.send(
         [
@@ -56,6 +60,7 @@ def expire_once() -> dict[str, int]:
         store.lock_guards(row.job_id for row in late)
         expired = store.fetch("expire_runs", **store.columns(late, "run_id", "scheduled_for"))
         store.release_guards((row.job_id, row.run_id) for row in expired)
+    count_final(RunStatus.SKIPPED, len(expired))
     return {"expired": len(expired)}
 
 

@@ -1,10 +1,15 @@
 """What a change of a job does to its runs: `jobs.run_effects`, carried out (architecture §3)."""
 
 from datetime import datetime, timedelta
+from functools import partial
 from uuid import UUID
+
+from django.db import transaction
 
 from jobs.domain.timing import CatchUp
 from runs import planner, store
+from runs.domain.state import RunStatus
+from runs.run_metrics import count_final
 
 
 class StoredRunEffects:
@@ -31,6 +36,7 @@ class StoredRunEffects:
         store.lock_guards([job_id])
         rows = store.fetch("stop_waiting", job_id=job_id, status=status, reason=reason)
         store.release_guards((job_id, row.run_id) for row in rows)
+        transaction.on_commit(partial(count_final, RunStatus(status), len(rows)))
         return len(rows)
 
     def request_cancel_running(self, job_id: UUID) -> int:

@@ -22,6 +22,7 @@ from runs.domain.ending import Ending, decide_ending
 from runs.domain.outcome import Outcome
 from runs.domain.overlap import GoDecision, Overlap, OverlapVerdict, decide_overlap
 from runs.domain.state import FINAL, RunStatus
+from runs.run_metrics import count_endings, count_final, count_starts
 from runs.store import RunEventRow
 from scheduler_project.lib.events import emit
 
@@ -261,6 +262,7 @@ def go(session_id: UUID, node: str, requests: Sequence[GoRequest]) -> dict[UUID,
             **store.columns(requests, "run_id", "scheduled_for", "task_version"),
         )
         replies = _decide_go(session_id, {r.run_id: r for r in requests}, rows, holders, node)
+    count_final(RunStatus.SKIPPED, sum(r.answer is GoAnswer.SKIP for r in replies.values()))
     for request in requests:  # deleted by an edit, or by retention
         replies.setdefault(request.run_id, GoReply(GoAnswer.LEASE_LOST))
     return replies
@@ -383,11 +385,13 @@ class Start:
 
 def record_starts(session_id: UUID, starts: Sequence[Start]) -> int:
     """Note when containers started; a run that is not ours under that fence is left alone."""
-    return store.execute(
+    rows = store.fetch(
         "record_starts",
         session_id=session_id,
         **store.columns(starts, "run_id", "scheduled_for", "fence", "started_at"),
     )
+    count_starts(rows)
+    return len(rows)
 
 
 # --- complete ---------------------------------------------------------------------------------
@@ -420,6 +424,7 @@ def complete(
                 taken.append((completion, row, _ending(completion, row)))
         _write_endings(session_id, node, taken)
         _record_stale(session_id, completions, answers, rows)
+    count_endings(taken)
     return answers
 
 

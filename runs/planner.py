@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -29,6 +30,7 @@ from runs.domain.planning import (
 )
 from runs.domain.state import Trigger
 from runs.partitions import oldest_instant
+from runs.run_metrics import count_planned
 from scheduler_project.lib.events import emit
 
 
@@ -154,6 +156,7 @@ def _write_batch(plans: Sequence[CursorPlan]) -> int:
 def _insert(runs: Sequence[PlannedRun], spans: Sequence[PlannedSpan]) -> int:
     """Insert what was decided; returns how many runs had no row before."""
     created = store.execute("insert_runs", **_run_columns(_paced(runs))) if runs else 0
+    transaction.on_commit(partial(count_planned, runs, created))
     if spans:
         store.execute(
             "insert_missed_spans",

@@ -12,6 +12,7 @@ from django.db import transaction
 
 from runs import store, transport
 from runs.domain.state import FINAL, RunStatus
+from runs.run_metrics import count_reaped
 from runs.store import RunEventRow
 from scheduler_project.lib.events import emit
 
@@ -57,6 +58,7 @@ def reap_dead_sessions() -> tuple[int, int]:
             [_event(row, "lease_lost", row.lost_attempt, row.lost_fence) for row in rows]
         )
         closed = store.fetch("end_sessions", session_ids=dead)
+    count_reaped(rows)
     for row in rows:
         emit("reaper.lease_lost", "A run lost its lease and was taken from a dead worker.",
              run_id=row.run_id, session=row.lost_session, now=row.status)  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import datetime
+from functools import partial
 from uuid import UUID
 
 from django.db import connection, transaction
@@ -14,7 +15,9 @@ from runs.domain.run_id import make_run_id, scheduled_for_of, to_milliseconds
 from runs.domain.state import FINAL, RunStatus, Trigger
 from runs.errors import RunIsFinalError, RunNotFoundError
 from runs.models import Run
+from runs.run_metrics import count_final
 from runs.wakeups import wake_dispatcher
+from scheduler_project.lib.metrics import count
 from tenants.models import Tenant
 
 # Taken back before its container started: cancelled at once, because nothing has to be stopped.
@@ -46,6 +49,7 @@ def run_now(tenant: Tenant, job_id: UUID) -> Run:
             ready_at=now,
         )
         run.save(force_insert=True)
+        transaction.on_commit(partial(count, "runs_planned_total"))
         # A hint: losing it costs the dispatcher's interval, nothing else.
         transaction.on_commit(wake_dispatcher)
     return run
@@ -93,6 +97,7 @@ def _cancel_waiting(run: Run, now: datetime) -> None:
         raise RuntimeError(f"run {run.run_id} changed under its lock")
     # A run in a backoff holds its job's guard, and others may be blocked behind it.
     store.release_guards([(run.job_id, run.run_id)])
+    transaction.on_commit(partial(count_final, RunStatus.CANCELLED))
     for name, value in changes.items():
         setattr(run, name, value)
 

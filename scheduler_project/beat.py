@@ -14,11 +14,14 @@ from django.db.utils import Error as DatabaseError
 
 from jobs import pauses
 from runs import dispatcher, planner, reaper, retention
+from runs.fleet_metrics import FleetMetrics
 from runs.shards import ShardLeases
 from runs.wakeups import WakeListener
 from scheduler_project.checks import refuse_unsound_start
 from scheduler_project.lib.duty import Duty
 from scheduler_project.lib.events import emit
+from scheduler_project.lib.metrics_http import serve_metrics
+from scheduler_project.lib.process_metrics import metrics_duty
 from tenants.idempotency import purge_expired
 
 _WATCH_INTERVAL_S = 1.0
@@ -50,6 +53,14 @@ def _purge_idempotency_keys() -> dict[str, int]:
     return {"purged": purge_expired()}
 
 
+def _metrics_duty(shards: ShardLeases) -> Duty:
+    """Serve this process's metrics; return the duty that keeps them fresh."""
+    fleet = FleetMetrics(shards)
+    fleet.show()
+    serve_metrics()
+    return metrics_duty(fleet.look_once)
+
+
 class StaleDuty(SystemExit):
     """A duty hangs: the process ends with an error, so that its supervisor starts it again."""
 
@@ -66,7 +77,7 @@ class ShardedScheduler(Scheduler):
         """Start the duties; beat calls this once, before its first tick."""
         refuse_unsound_start()
         self._shards = ShardLeases()
-        self._duties = scheduler_duties(self._shards)
+        self._duties = [*scheduler_duties(self._shards), _metrics_duty(self._shards)]
         for duty in self._duties:
             duty.start()
         self._wakes = [

@@ -25,6 +25,11 @@ CSRF_TRUSTED_ORIGINS = env.words("CSRF_TRUSTED_ORIGINS", [])
 # Name of this installation: it keeps the containers and files of two stacks on one machine apart.
 INSTANCE = env.text("INSTANCE", "scheduler")
 NODE = env.text("NODE", socket.gethostname())
+# Where a scheduler or worker serves its metrics; 0: any free port; -1 (unset): nowhere.
+METRICS_PORT = env.integer("METRICS_PORT", -1, low=-1, high=65_535)
+METRICS_ADDRESS = env.text("METRICS_ADDRESS", "127.0.0.1")
+# Where the processes of one API server put their counts together (scheduler_project.gunicorn_conf).
+PROMETHEUS_MULTIPROC_DIR = env.text("PROMETHEUS_MULTIPROC_DIR", "")
 
 # --- applications -----------------------------------------------------------------------------
 

@@ -227,6 +227,16 @@ class Keeper:
         """Whether nothing new is taken."""
         return self._draining.is_set()
 
+    @property
+    def is_accepting(self) -> bool:
+        """Whether this worker may be given runs."""
+        return self._not_accepting_reason() == ""
+
+    @property
+    def unused_slots(self) -> int:
+        """How many slots no run holds."""
+        return self.slots._value
+
     # --- runs of this process -----------------------------------------------------------------
 
     def adopt(self, run_id: UUID) -> LocalRun | None:

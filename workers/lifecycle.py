@@ -16,10 +16,13 @@ from django.conf import settings
 from runs import transport
 from runs.leases import SessionOffer
 from scheduler_project.checks import refuse_unsound_start
+from scheduler_project.lib.metrics_http import serve_metrics
+from scheduler_project.lib.process_metrics import metrics_duty
 from workers.execution import Limits, execute_run
 from workers.keeper import Keeper, LeaseTiming
 from workers.sandbox.base import Sandbox
 from workers.sandbox.docker import DockerSandbox
+from workers.worker_metrics import show_slots
 
 
 class Worker:
@@ -57,10 +60,17 @@ class Worker:
             settings.DEADLINES_DIR,
             self.execute,
         )
+        self.metrics = metrics_duty()
 
     def execute(self, run_id: UUID) -> str:
         """Run one run to its end."""
         return execute_run(self.keeper, self.sandbox, run_id, self._limits)
+
+    def show_metrics(self) -> None:
+        """Serve this process's metrics, and keep them fresh."""
+        show_slots(self.keeper)
+        serve_metrics()
+        self.metrics.start()
 
     def drain(self) -> None:
         """Take nothing new; stop what still runs when the drain limit has passed."""
@@ -96,6 +106,7 @@ def open_worker(sender: str, instance: Any, **_: Any) -> None:
         logging.getLogger(__name__).critical("the worker can't start", exc_info=True)
         raise SystemExit(1) from error
     _worker = worker
+    worker.show_metrics()
     name = _worker.keeper.offer.queue
     instance.app.amqp.queues.select_add(name, routing_key=name)
 
@@ -114,6 +125,7 @@ def close_worker(sender: Any, **_: Any) -> None:
         return
     if not _worker.keeper.is_draining:  # Celery ended by itself: nobody has set the limit
         _worker.drain()
+    _worker.metrics.stop(0)
     _worker.keeper.close()
     _worker.sandbox.close()
     transport.forget_queues([_worker.keeper.offer.queue])

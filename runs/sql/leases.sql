@@ -118,7 +118,8 @@ FROM unnest(%(run_ids)s::uuid[], %(scheduled_fors)s::timestamptz[], %(reasons)s:
 WHERE r.run_id = u.run_id AND r.scheduled_for = u.scheduled_for AND r.status = 'leased';
 
 -- name: record_starts
--- Note when the engine started containers. Guard: running under this fence and session.
+-- Note when the engine started containers. Guard: running under this fence and session, and not
+-- noted yet. `lag_s` is null but for the run's first start (a backfill has none).
 -- Locked in run order, as everywhere: completions of the same runs come at the same moment.
 WITH ours AS (
     SELECT r.run_id, r.scheduled_for, u.started_at
@@ -126,17 +127,25 @@ WITH ours AS (
                 %(started_ats)s::timestamptz[]) AS u(run_id, scheduled_for, fence, started_at)
     JOIN runs r ON r.run_id = u.run_id AND r.scheduled_for = u.scheduled_for
     WHERE r.status = 'running' AND r.fence = u.fence AND r.lease_owner = %(session_id)s
+      AND r.started_at IS NULL
     ORDER BY r.run_id
     FOR UPDATE OF r
 ), started AS (
     UPDATE runs r SET started_at = o.started_at
     FROM ours o
     WHERE r.run_id = o.run_id AND r.scheduled_for = o.scheduled_for
-    RETURNING r.run_id, r.scheduled_for, r.attempt, o.started_at
+    RETURNING r.run_id, r.scheduled_for, r.attempt, o.started_at, r.due_at, r.trigger, r.region,
+              r.tier
 )
 UPDATE run_attempts a SET started_at = s.started_at
 FROM started s
-WHERE a.run_id = s.run_id AND a.scheduled_for = s.scheduled_for AND a.attempt = s.attempt;
+WHERE a.run_id = s.run_id AND a.scheduled_for = s.scheduled_for AND a.attempt = s.attempt
+RETURNING s.region, s.tier,
+    CASE WHEN s.trigger <> 'backfill' AND (s.attempt = 1 OR NOT EXISTS (
+             SELECT FROM run_attempts e
+             WHERE e.run_id = s.run_id AND e.scheduled_for = s.scheduled_for
+               AND e.attempt < s.attempt AND e.started_at IS NOT NULL))
+         THEN extract(epoch FROM s.started_at - s.due_at)::float8 END AS lag_s;
 
 -- name: open_session
 -- Register one life of a worker process.
@@ -222,7 +231,14 @@ RETURNING r.run_id;
 SELECT r.run_id, r.scheduled_for, r.job_id, r.tenant_id, r.status, r.fence, r.lease_owner,
        r.attempt, r.failures, r.lease_losses, r.go_at,
        r.cancel_requested_at IS NOT NULL AS cancel_requested, j.retry,
-       j.deleted_at IS NOT NULL AS job_is_deleted,
+       j.deleted_at IS NOT NULL AS job_is_deleted, r.started_at, r.region, r.tier,
+       -- Due time of a run whose first start has not been noted: from it the lag is counted.
+       CASE WHEN r.started_at IS NULL AND r.trigger <> 'backfill'
+                 AND (r.attempt = 1 OR NOT EXISTS (
+                     SELECT FROM run_attempts e
+                     WHERE e.run_id = r.run_id AND e.scheduled_for = r.scheduled_for
+                       AND e.attempt < r.attempt AND e.started_at IS NOT NULL))
+            THEN r.due_at END AS first_due_at,
        (SELECT a.ended_at IS NOT NULL FROM run_attempts a
         WHERE a.run_id = r.run_id AND a.scheduled_for = r.scheduled_for AND a.fence = u.fence
        ) AS attempt_has_ended

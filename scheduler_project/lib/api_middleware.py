@@ -14,6 +14,7 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 
 from scheduler_project.lib.health import healthz, readyz
+from scheduler_project.lib.metrics_http import metrics
 from scheduler_project.lib.problems import CONTENT_TYPE, Problem, problem_response
 from scheduler_project.lib.request_id import HEADER, current_request_id, request_id_from
 
@@ -21,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 # Pages for people keep their own error pages; all else is the API.
 _PAGES: Final = ("/admin/", "/docs", "/static/")
-_PROBES: Final = {"/healthz": healthz, "/readyz": readyz}
+_PROBES: Final = {"/healthz": healthz, "/readyz": readyz, "/metrics": metrics}
 _CODE_OF_STATUS: Final = {
     400: "bad_request",
     403: "insufficient_scope",

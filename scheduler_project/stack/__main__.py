@@ -62,10 +62,11 @@ def _status(_: argparse.Namespace) -> None:
     stack = Stack(layout)
     if stack.supervisor.pid() is None:
         raise StackError("The stack is down.", "make up")
-    table = Table("program", "state", "", box=None)
+    table = Table("program", "state", "", "metrics", box=None)
+    metrics = stack.metrics_urls()
     programs = stack.supervisor.statuses()
     for program in programs:
-        table.add_row(program.name, program.state, program.detail)
+        table.add_row(program.name, program.state, program.detail, metrics.get(program.name, ""))
     console.print(table)
     if layout.env_file.exists():
         _print_addresses(read_env_file(layout.env_file))

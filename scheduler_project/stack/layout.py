@@ -54,6 +54,11 @@ class Layout:
         return self.local / "static"
 
     @property
+    def metrics(self) -> Path:
+        """Where the processes of the API put their counts together."""
+        return self.local / "metrics"
+
+    @property
     def postgres_data(self) -> Path:
         return self.local / "postgres"
 

@@ -10,7 +10,15 @@ from collections.abc import Callable, Mapping
 
 from scheduler_project.stack.errors import StackError
 
-USUAL_PORTS = {"api": 8000, "flower": 5555, "postgres": 5433, "redis": 6380}
+# Programs that serve their metrics on a port of their own.
+METRICS_PORTS = {"scheduler-1": 9101, "scheduler-2": 9102, "worker-1": 9111, "worker-2": 9112}
+USUAL_PORTS = {
+    "api": 8000,
+    "flower": 5555,
+    "postgres": 5433,
+    "redis": 6380,
+    **{f"{program}_metrics": port for program, port in METRICS_PORTS.items()},
+}
 
 # Below what the kernel hands to outgoing connections (32768 on Linux): a port picked from those
 # could be somebody's client port by the time that a stopped server wants it back.

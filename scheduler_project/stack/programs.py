@@ -107,25 +107,38 @@ def application_programs(
     api_port: int,
     flower_port: int,
     flower_login: str,
+    metrics_dir: Path,
+    metrics_ports: Mapping[str, int],
     schedulers: int = 2,
     workers: int = 2,
 ) -> list[Program]:
-    """Everything but the servers. `environment` is what settings.py reads, shared by all."""
+    """Everything but the servers. `environment` is what settings.py reads, shared by all.
+
+    `metrics_ports`: by program. `metrics_dir` is the API's alone: what another process counted
+    there would be the API's, too.
+    """
     slots = int(environment.get("WORKER_SLOTS") or DEFAULT_SLOTS)
     prepared = int(environment.get("WORKER_PREPARED_LIMIT") or slots)
     # In its environment, so that changed code is a changed program, which `make up` restarts.
     shared = {"RELEASE": source_digest(CHECKOUT), **environment}
+    for own in ("METRICS_PORT", "PROMETHEUS_MULTIPROC_DIR"):
+        shared.pop(own, None)
     worker = {**shared, "PROCESS_ROLE": "worker", "WORKER_DRAIN_S": str(DRAIN_S)}
     warden = warden_command(
         Path(environment["DEADLINES_DIR"]), environment["NODE"], environment["INSTANCE"]
     )
+    api = {**shared, "PROCESS_ROLE": "api", "PROMETHEUS_MULTIPROC_DIR": str(metrics_dir)}
+    scheduler = {**shared, "PROCESS_ROLE": "scheduler"}
+
+    def with_metrics(name: str, environment: Mapping[str, str]) -> Mapping[str, str]:
+        port = {"METRICS_PORT": str(metrics_ports[name])} if name in metrics_ports else {}
+        return {**environment, **port}
+
     return [
-        Program("api", api_command(api_port), {**shared, "PROCESS_ROLE": "api"}),
+        Program("api", api_command(api_port), api),
         *(
-            Program(
-                f"scheduler-{number}", scheduler_command(), {**shared, "PROCESS_ROLE": "scheduler"}
-            )
-            for number in range(1, schedulers + 1)
+            Program(name, scheduler_command(), with_metrics(name, scheduler))
+            for name in (f"scheduler-{number}" for number in range(1, schedulers + 1))
         ),
         # Before the workers: one without a warden takes no lease.
         Program("warden", warden, {**shared, "PROCESS_ROLE": "worker"}, order=50),
@@ -133,7 +146,7 @@ def application_programs(
             Program(
                 f"worker-{number}",
                 worker_command(f"worker{number}", slots, prepared),
-                worker,
+                with_metrics(f"worker-{number}", worker),
                 stop_wait_s=DRAIN_S + 15,
             )
             for number in range(1, workers + 1)

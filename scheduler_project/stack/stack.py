@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from scheduler_project.stack.engine import Engine
 from scheduler_project.stack.layout import Layout
+from scheduler_project.stack.ports import METRICS_PORTS
 from scheduler_project.stack.postgres import Postgres
 from scheduler_project.stack.programs import Program, application_programs, settings_in
 from scheduler_project.stack.redis import Redis
@@ -141,4 +142,15 @@ class Stack:
             api_port=self.state.ports["api"],
             flower_port=self.state.ports["flower"],
             flower_login=f"{FLOWER_USER}:{self.state.flower_password}",
+            metrics_dir=self.layout.metrics,
+            metrics_ports={name: self.state.ports[f"{name}_metrics"] for name in METRICS_PORTS},
         )
+
+    def metrics_urls(self) -> dict[str, str]:
+        """Where each program's metrics are read."""
+        ports = self.state.ports
+        own = {n: p for n in METRICS_PORTS if (p := ports.get(f"{n}_metrics"))}
+        return {
+            name: f"http://127.0.0.1:{port}/metrics"
+            for name, port in {"api": ports["api"], **own}.items()
+        }

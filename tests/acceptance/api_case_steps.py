@@ -114,7 +114,8 @@ def post_and_die(world: World, key: str) -> None:
     port = first_free(30_000)
     command = programs.api_command(port, processes=1)
     command[-1] = "tests.support.dying_wsgi:application"
-    environment = {**world.stack.environment, MARKER: str(world.stack.directory)}
+    own = {MARKER: str(world.stack.directory), **world.stack.own_metrics("dying-api")}
+    environment = {**world.stack.environment, **own}
     log = world.stack.directory / "dying-api.log"
     api = Process("dying-api", command, environment | {"PROCESS_ROLE": "api"}, log)
     api.start()

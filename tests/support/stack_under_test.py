@@ -5,6 +5,7 @@ its instance, and all of it is ended and removed whatever the test did.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from scheduler_project.stack.image import DEMO_IMAGE
 from scheduler_project.stack.layout import CHECKOUT, MARKER, Layout
 from scheduler_project.stack.ports import first_free
 from scheduler_project.stack.strays import end_all, marked
+from tests.support.metrics import samples
 from tests.support.polling import poll
 from tests.support.processes import Process
 from tests.support.servers import start_postgres, start_redis
@@ -53,6 +55,7 @@ class StackUnderTest:
         workers: int = 2,
         warden: bool = True,
         api: bool = True,
+        api_processes: int = 1,
         env: Mapping[str, str] | None = None,
     ) -> None:
         """`env` overrides settings of every process, such as {"LEASE_S": "6"}."""
@@ -70,12 +73,14 @@ class StackUnderTest:
                 "WORKER_SLOTS": str(_SLOTS),
                 "WORKER_DRAIN_S": "2",
                 "PYTHONUNBUFFERED": "1",
+                # Any free port; the log says which.
+                "METRICS_PORT": "0",
             }
             | dict(env or {})
         )
         self.instance = self.environment["INSTANCE"]
         self._api_port = first_free(20_000 + os.getpid() % 10_000)
-        self.api = self._process("api", programs.api_command(self._api_port, processes=1))
+        self.api = self._process("api", programs.api_command(self._api_port, api_processes))
         self.schedulers = [
             self._process(f"scheduler-{n}", programs.scheduler_command())
             for n in range(1, schedulers + 1)
@@ -101,8 +106,14 @@ class StackUnderTest:
 
     def _process(self, name: str, command: list[str], role: str = "") -> Process:
         role = role or name.partition("-")[0]
-        environment = {**self.environment, "PROCESS_ROLE": role}
+        environment = {**self.environment, "PROCESS_ROLE": role, **self.own_metrics(name)}
         return Process(name, command, environment, self.directory / f"{name}.log")
+
+    def own_metrics(self, name: str) -> dict[str, str]:
+        """Where an API's processes put their counts together; only read by an API."""
+        return (
+            {"PROMETHEUS_MULTIPROC_DIR": str(self.directory / "metrics")} if "api" in name else {}
+        )
 
     def _client(self, key: str) -> httpx.Client:
         def add_idempotency_key(request: httpx.Request) -> None:
@@ -170,6 +181,17 @@ class StackUnderTest:
             return self.client.get("/readyz").status_code == 200
         except httpx.HTTPError:
             return False
+
+    def metrics_of(self, process: Process) -> dict[str, float]:
+        """What a process shows now, by name with labels: `runs_waiting{reason="slot"}`."""
+        if process is self.api:
+            return samples(self.client.get("/metrics").text)
+        said = r"action=metrics\.served address=\S+ port=(\d+)"
+        ports = poll(
+            lambda: re.findall(said, process.output()), _READY_S, f"{process.name} serves metrics"
+        )
+        answer = httpx.get(f"http://127.0.0.1:{ports[-1]}/metrics", trust_env=False, timeout=10)
+        return samples(answer.text)
 
     def accepting_workers(self) -> int:
         """How many live worker sessions take runs, as the database sees it."""
