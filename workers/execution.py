@@ -223,8 +223,18 @@ class _Story:
             self._remove_for_sure(handle)
             return self._report(ContainerExit(exit_code=None), error.verdict)
         if ended is not None:
-            return self._report(ended, ended.outcome())
+            return self._report(ended, ended.outcome(self._killed_for(ended)))
         return self._report(*self._end_by_force(handle, self._stop_reason()))
+
+    def _killed_for(self, ended: ContainerExit) -> StopReason | None:
+        """Why somebody else of ours ended it, if somebody did.
+
+        Past the lease the warden kills, while this process may be frozen: a signal seen after
+        waking up is ours then, never the customer's 137. One that ended by itself has its result.
+        """
+        if ended.signal is not None and not self._keeper.lease_is_current():
+            return StopReason.LEASE_LOST
+        return None
 
     def _stop_reason(self) -> StopReason:
         if self._local.stop.is_set() and self._local.stop_reason is not None:

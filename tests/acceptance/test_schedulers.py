@@ -11,14 +11,15 @@ from tests.support.processes import Process
 from tests.support.stack_under_test import StackUnderTest
 
 
-def shards_by_owner(stack: StackUnderTest) -> dict[str, int]:
+def shards_by_owner(stack: StackUnderTest) -> dict[int, int]:
     """How many shards each living scheduler process holds, by its pid."""
-    return dict(
-        stack.rows(
+    return {
+        int(pid): int(shards)
+        for pid, shards in stack.rows(
             "SELECT p.pid, count(s.shard) FROM scheduler_processes p LEFT JOIN shard_leases s"
             " ON s.owner = p.owner AND s.expires_at > now() WHERE p.expires_at > now() GROUP BY 1"
         )
-    )
+    }
 
 
 def are_shared(stack: StackUnderTest, processes: int) -> bool:

@@ -431,6 +431,37 @@ def test_a_lease_lost_during_the_start_kills_at_once(
     assert outcome_of(worker, row) is OutcomeCode.LEASE_EXPIRED
 
 
+@pytest.mark.parametrize(
+    ("exit_code", "is_current", "code"),
+    [
+        (137, False, OutcomeCode.LEASE_EXPIRED),  # the warden's, seen after waking up
+        (137, True, OutcomeCode.SIGNAL),  # the customer's own
+        (0, False, OutcomeCode.SUCCEEDED),  # it ended by itself before anybody killed it
+        (1, False, OutcomeCode.NON_ZERO_EXIT),
+    ],
+)
+def test_a_kill_past_the_lease_is_never_the_customers(
+    worker: WorkerInMemory,
+    monkeypatch: pytest.MonkeyPatch,
+    exit_code: int,
+    is_current: bool,
+    code: OutcomeCode,
+) -> None:
+    wait = worker.sandbox.wait
+
+    def freeze_while_it_runs(*args: Any) -> ContainerExit | None:
+        ended = wait(*args)
+        monkeypatch.setattr(worker.keeper, "lease_is_current", lambda: is_current)
+        return ended
+
+    monkeypatch.setattr(worker.sandbox, "wait", freeze_while_it_runs)
+    worker.sandbox.engine.programs[("true",)] = FakeProgram(exit_code=exit_code)
+
+    _, row = place_and_run(worker)
+
+    assert outcome_of(worker, row) is code
+
+
 # --- leaving --------------------------------------------------------------------------------------
 
 
