@@ -46,6 +46,17 @@ class RunEffects(Protocol):
     def request_cancel_running(self, job_id: UUID) -> int:
         """Ask the workers to stop the running runs of a job; returns how many were asked."""
 
+    def hold_guards(self, job_ids: list[UUID]) -> None:
+        """Lock the guards of several jobs, before runs of any of them are touched."""
+
+    def planned_ahead(self, job_ids: list[UUID], *, now: datetime) -> dict[UUID, list[datetime]]:
+        """Return for each job the occurrences that `withdraw_planned` would delete, in order."""
+
+    def latest_occurrences(
+        self, job_ids: list[UUID], *, since: datetime, until: datetime
+    ) -> dict[UUID, datetime]:
+        """Return for each job its latest occurrence with a row in [since, until], if any."""
+
     def next_planned(self, job_ids: list[UUID]) -> dict[UUID, datetime]:
         """Return for each job its earliest planned occurrence still ahead of its time.
 

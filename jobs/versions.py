@@ -60,13 +60,27 @@ def save_changed(job: Job, now: datetime) -> None:
     job.version, job.updated_at = job.version + 1, now
 
 
-def add_version(job: Job, effective_from: datetime, changed_by: str, cause: str = "") -> None:
-    """Record what the job says from `effective_from` on."""
+def add_version(
+    job: Job,
+    effective_from: datetime,
+    changed_by: str,
+    cause: str = "",
+    *,
+    last_wall_time: str = "",
+) -> None:
+    """Record what the job says from `effective_from` on.
+
+    `last_wall_time`: the version goes on where the one before it stood on the wall, as after new
+    zone data; its history can't be verified without.
+    """
+    policies = version_policies(job)
+    if last_wall_time:
+        policies["last_wall_time"] = last_wall_time
     JobVersion.objects.create(
         job=job,
         version=job.version,
         schedule=job.schedule,
-        policies=version_policies(job),
+        policies=policies,
         task=job.task,
         enabled=job.enabled,
         deleted=job.deleted_at is not None,

@@ -43,6 +43,22 @@ class StoredRunEffects:
         """Ask the workers to stop the running runs of a job."""
         return store.execute("request_cancel_running", job_id=job_id)
 
+    def hold_guards(self, job_ids: list[UUID]) -> None:
+        """Lock the guards of several jobs, before runs of any of them are touched."""
+        store.lock_guards(job_ids)
+
+    def planned_ahead(self, job_ids: list[UUID], *, now: datetime) -> dict[UUID, list[datetime]]:
+        """Return for each job the occurrences that `withdraw_planned` would delete, in order."""
+        rows = store.fetch("planned_ahead", job_ids=job_ids, now=now)
+        return {row.job_id: row.instants for row in rows}
+
+    def latest_occurrences(
+        self, job_ids: list[UUID], *, since: datetime, until: datetime
+    ) -> dict[UUID, datetime]:
+        """Return for each job its latest occurrence with a row in [since, until], if any."""
+        rows = store.fetch("latest_occurrences", job_ids=job_ids, since=since, until=until)
+        return {row.job_id: row.scheduled_for for row in rows}
+
     def next_planned(self, job_ids: list[UUID]) -> dict[UUID, datetime]:
         """Return for each job its earliest planned occurrence still ahead of its time."""
         rows = store.fetch("next_planned", job_ids=job_ids)

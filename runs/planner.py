@@ -17,6 +17,8 @@ from django.db import DataError, IntegrityError, connection, transaction
 
 from jobs.domain.schedule import ScheduleError, tzdata_version
 from jobs.domain.timing import CatchUp, held_back_since, pause_from_json
+from jobs.models import ScheduleCursor
+from jobs.recompute import recompute_locked
 from runs import store
 from runs.domain.planning import (
     ClaimedJob,
@@ -37,9 +39,12 @@ from scheduler_project.lib.events import emit
 def plan_once(shards: Sequence[int] | None = None) -> dict[str, int]:
     """Plan one batch of due cursors of the given shards (None: of all).
 
+    Cursors that newer zone data set are left alone. One that older data set is looked at first:
+    if the rules have moved its instants, it is fixed, and planned in the next round.
+
     Returns counts: `jobs` claimed, `runs` created, `spans` recorded, `existing` occurrences that
     had a row already, `set_aside` jobs that can't be planned, `stuck` ones whose runs the
-    database refuses for now.
+    database refuses for now, `rezoned` ones that new zone data moved.
     """
     if shards is not None and not shards:
         return {"jobs": 0}
@@ -49,12 +54,36 @@ def plan_once(shards: Sequence[int] | None = None) -> dict[str, int]:
             look_ahead_s=settings.LOOK_AHEAD_S,
             limit=settings.PLANNER_BATCH,
             shards=None if shards is None else list(shards),
+            tzdata=tzdata_version(),
         )
         if not claimed:
             return {"jobs": 0}
         rows = store.fetch("read_claimed_jobs", job_ids=[row.job_id for row in claimed])
         now: datetime = rows[0].now
-        return _plan_rows(rows, now, now + timedelta(seconds=settings.LOOK_AHEAD_S))
+        rezoned = _rezone(rows)
+        rows = [row for row in rows if row.job_id not in rezoned]
+        counts = _plan_rows(rows, now, now + timedelta(seconds=settings.LOOK_AHEAD_S))
+        return counts | {"jobs": len(claimed), "rezoned": len(rezoned)}
+
+
+def watch_newer_zone_data(shards: Sequence[int] | None = None) -> dict[str, int]:
+    """Tell operators of due jobs that this process leaves to others with newer zone data.
+
+    Returns how many were `left`. Nothing is lost while any scheduler has that data; when none has
+    it, these jobs stand still.
+    """
+    if shards is not None and not shards:
+        return {"left": 0}
+    (row,) = store.fetch(
+        "count_newer_cursors",
+        look_ahead_s=settings.LOOK_AHEAD_S,
+        shards=None if shards is None else list(shards),
+        tzdata=tzdata_version(),
+    )
+    if row.jobs:
+        emit("planner.older_zone_data", "Due jobs were set by newer zone data and are left alone.",
+             level=logging.WARNING, jobs=row.jobs, tzdata=tzdata_version())  # fmt: skip
+    return {"left": row.jobs}
 
 
 def settle(job_id: UUID, now: datetime, catch_up: CatchUp) -> None:
@@ -87,6 +116,19 @@ def settle(job_id: UUID, now: datetime, catch_up: CatchUp) -> None:
 def is_behind(counts: Mapping[str, int]) -> bool:
     """Return whether the batch was full, so that more cursors are likely to be due."""
     return counts.get("jobs", 0) - counts.get("stuck", 0) >= settings.PLANNER_BATCH
+
+
+def _rezone(rows: Sequence[Any]) -> set[UUID]:
+    """Fix the claimed jobs that newer zone data has moved; returns which those are."""
+    older = [row.job_id for row in rows if row.tzdata and row.tzdata != tzdata_version()]
+    if not older:
+        return set()
+    cursors = list(ScheduleCursor.objects.filter(job_id__in=older))
+    moved = recompute_locked(cursors, apply=True)
+    for one in moved:
+        emit("planner.rezoned", "New zone data moved a job's next instants.",
+             job_id=one.job.job_id, cause=one.cause)  # fmt: skip
+    return {one.job.job_id for one in moved}
 
 
 def _plan_rows(rows: Sequence[Any], now: datetime, until: datetime) -> dict[str, int]:

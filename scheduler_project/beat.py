@@ -38,6 +38,7 @@ def scheduler_duties(shards: ShardLeases) -> list[Duty]:
             interval_s=1.0,
             busy=planner.is_behind,
         ),
+        Duty("zone-data", lambda: planner.watch_newer_zone_data(shards.held()), interval_s=60.0),
         Duty("dispatcher", dispatcher.dispatch_once, interval_s=0.25, busy=dispatcher.is_behind),
         Duty("deadlines", dispatcher.expire_once, interval_s=1.0),
         Duty("pauses", pauses.end_pauses_once, interval_s=1.0, busy=pauses.is_behind),

@@ -13,7 +13,7 @@ from functools import lru_cache
 from importlib import resources
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Final
+from typing import BinaryIO, Final, cast
 
 import tzdata
 
@@ -74,10 +74,15 @@ def load_zone(name: str) -> zoneinfo.ZoneInfo:
     """The zone called exactly `name`; raises ScheduleError(invalid_time_zone) for anything else."""
     if name not in time_zone_names():
         raise unknown_zone(name)
-    path = resources.files("tzdata").joinpath("zoneinfo", *name.split("/"))
     # from_file, not ZoneInfo(name): the latter looks into the operating system's files first.
-    with path.open("rb") as file:
+    with open_zone(name) as file:
         return zoneinfo.ZoneInfo.from_file(file, key=name)
+
+
+def open_zone(name: str) -> BinaryIO:
+    """The package's compiled rules of an accepted zone."""
+    path = resources.files("tzdata").joinpath("zoneinfo", *name.split("/"))
+    return cast(BinaryIO, path.open("rb"))
 
 
 def check_time_zone(name: object, *, field: str = "schedule.time_zone") -> str:

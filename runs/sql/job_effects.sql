@@ -63,6 +63,21 @@ UPDATE runs r SET cancel_requested_at = now()
 FROM running a
 WHERE r.run_id = a.run_id AND r.scheduled_for = a.scheduled_for;
 
+-- name: planned_ahead
+-- What withdraw_planned would delete.
+-- Index: run_occurrence_once (job_id, scheduled_for).
+SELECT job_id, array_agg(scheduled_for ORDER BY scheduled_for) AS instants FROM runs
+WHERE job_id = ANY(%(job_ids)s) AND scheduled_for > %(now)s AND trigger = 'schedule'
+  AND failures = 0 AND lease_losses = 0 AND status IN ('queued', 'leased')
+GROUP BY job_id;
+
+-- name: latest_occurrences
+-- Index: run_occurrence_once (job_id, scheduled_for).
+SELECT job_id, max(scheduled_for) AS scheduled_for FROM runs
+WHERE job_id = ANY(%(job_ids)s) AND scheduled_for BETWEEN %(since)s AND %(until)s
+  AND trigger IN ('schedule', 'catch_up')
+GROUP BY job_id;
+
 -- name: next_planned
 -- Index: run_occurrence_once (job_id, scheduled_for).
 SELECT job_id, min(scheduled_for) AS scheduled_for FROM runs

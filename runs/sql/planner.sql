@@ -1,5 +1,7 @@
 -- name: claim_due_cursors
 -- Lock the due cursors that nobody else holds, oldest first, for this transaction.
+-- A cursor set by newer zone data than this process has is left to those that have it: planned here
+-- its occurrences would move back. Editions sort as text (2026f < 2026za < 2027a).
 -- Guard: SKIP LOCKED, so that two planners never plan one job. LIMIT stands in a CTE: as a
 -- subquery the planner may lock more rows than the limit.
 -- Index: cursors_due.
@@ -8,11 +10,20 @@ WITH due AS MATERIALIZED (
     FROM schedule_cursors
     WHERE next_run_at <= now() + make_interval(secs => %(look_ahead_s)s)
       AND (%(shards)s::int[] IS NULL OR shard = ANY(%(shards)s::int[]))
+      AND tzdata COLLATE "C" <= %(tzdata)s
     ORDER BY next_run_at
     LIMIT %(limit)s
     FOR UPDATE SKIP LOCKED
 )
 SELECT job_id FROM due;
+
+-- name: count_newer_cursors
+-- The due cursors that this process leaves alone, because newer zone data set them.
+-- Index: cursors_due.
+SELECT count(*) AS jobs FROM schedule_cursors
+WHERE next_run_at <= now() + make_interval(secs => %(look_ahead_s)s)
+  AND (%(shards)s::int[] IS NULL OR shard = ANY(%(shards)s::int[]))
+  AND tzdata COLLATE "C" > %(tzdata)s;
 
 -- name: read_claimed_jobs
 -- What the claimed cursors and their jobs say now.

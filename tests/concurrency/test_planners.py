@@ -69,7 +69,9 @@ def test_a_planner_that_claimed_before_an_edit_committed_plans_the_new_schedule(
     with transaction.atomic():
         ScheduleCursor.objects.get(job=job)  # our transaction has begun
         race([edit])
-        claimed = store.fetch("claim_due_cursors", look_ahead_s=75, limit=10, shards=None)
+        claimed = store.fetch(
+            "claim_due_cursors", look_ahead_s=75, limit=10, shards=None, tzdata="2999z"
+        )
         (row,) = store.fetch("read_claimed_jobs", job_ids=[claimed[0].job_id])
 
     assert row.schedule == new

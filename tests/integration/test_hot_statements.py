@@ -1,6 +1,6 @@
 """Each hot statement uses the index it names, on tables that are large enough to matter."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -49,6 +49,7 @@ def seeded() -> dict[str, Any]:
         keys = cursor.fetchall()
     return {
         "job_id": job.job_id,
+        "now": now,
         "job_ids": [job.job_id],
         "session_id": session,
         "session_ids": [session],
@@ -65,13 +66,13 @@ LIMITS = {
     "limit": 1_000,
     "shards": None,
     "place_lead_s": 60,
+    "tzdata": "2999z",
     "regions": ["default"],
     "tiers": ["container"],
     "silent_s": 5,
     "max_lease_losses": 5,
     "status": "skipped",
     "reason": "paused",
-    "now": datetime.now(UTC),
     "started_ats": [None] * 5,
 }
 
