@@ -166,6 +166,8 @@ def job_delete(
         effects = run_effects()
         effects.settle(job_id, now=now, catch_up=CatchUp.NONE)
         job.deleted_at = now
+        if spec_of(job).pause is not None:  # settled: it holds nothing back any more
+            job.pause = None
         save_changed(job, now)
         add_version(job, now, changed_by)
         set_cursor(job, now)
@@ -294,7 +296,8 @@ def _checked(
         problems += bounds_problems(spec.start_at, spec.end_at)
     if before is None or spec.pause != before.pause:
         problems += pause_problems(spec.pause, now)
-    if said.resume not in (None, CatchUp.NONE) and not (spec.pause or (before and before.pause)):
+    # One that is over and that nobody has noticed yet is there too: ended twice does no harm.
+    if said.resume not in (None, CatchUp.NONE) and not (spec.pause or job.pause):
         problems.append(_RESUMES_NOTHING)
     if schedule is not None and schedule != current:
         problems += _interval_problems(job.tenant, schedule)

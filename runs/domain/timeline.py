@@ -14,7 +14,13 @@ from itertools import pairwise
 from typing import Any, Final
 
 from jobs.domain.counting import count_occurrences, latest_occurrences
-from jobs.domain.schedule import ScheduleError, next_occurrence, parse_dst, schedule_from_json
+from jobs.domain.schedule import (
+    ScheduleError,
+    next_occurrence,
+    parse_dst,
+    parse_wall,
+    schedule_from_json,
+)
 from jobs.domain.schedule_kinds import DEFAULT_DST, DstPolicy, Schedule
 from runs.domain.backoff import RetryPolicy
 
@@ -181,6 +187,16 @@ def version_from_row(row: Mapping[str, Any]) -> Version:
     except ScheduleError:
         schedule, dst = None, DEFAULT_DST
     pause = policies.get("pause") or {}
+    start_at = _instant(policies.get("start_at"))
+    wall = parse_wall(policies.get("last_wall_time") or "")
+    if schedule is not None and wall is not None:
+        # It goes on where the version before stood on the wall (new zone data): a local day that
+        # was shown again by the new rules was never promised twice.
+        first = next_occurrence(
+            schedule, _required(row["effective_from"]), dst=dst, start_at=start_at,
+            last_wall_time=wall,
+        )  # fmt: skip
+        start_at = first or start_at
     return Version(
         version=row["version"],
         effective_from=_required(row["effective_from"]),
@@ -188,7 +204,7 @@ def version_from_row(row: Mapping[str, Any]) -> Version:
         is_on=row["enabled"] and not row["deleted"],
         is_deleted=row["deleted"],
         dst=dst,
-        start_at=_instant(policies.get("start_at")),
+        start_at=start_at,
         end_at=_instant(policies.get("end_at")),
         # The planner says in the same place why it switched a job off: that is no pause.
         held_from=_instant(pause.get("since")),

@@ -32,6 +32,8 @@ from jobs.pauses import end_pauses_once
 from jobs.recompute import recompute_schedules
 from jobs.services import job_create, job_delete, job_update
 from runs.backfill import job_backfill
+from runs.domain.violation import Kind
+from runs.history import Checked, Scope, check_history
 from runs.models import NIL, Run
 from runs.planner import plan_once
 from tests.support.factories import make_tenant
@@ -57,6 +59,11 @@ SCHEDULES = [
     {"cron": "*/7 * * * *", "time_zone": "America/New_York"},
     {"every": "95m"},
 ]
+
+ACCOUNTING = (
+    Kind.MISSING, Kind.DOUBLED, Kind.WRONG_SPAN, Kind.UNPROMISED, Kind.NOT_WITHDRAWN,
+    Kind.CURSOR_ASTRAY,
+)  # fmt: skip
 
 spans_of_time = st.sampled_from([20, 70, 600, 3 * 3_600, 26 * 3_600]).map(
     lambda seconds: timedelta(seconds=seconds)
@@ -294,6 +301,9 @@ def test_expected_is_rows_and_counts_over_any_history(
             history.resume(CatchUp.NONE)
         history.tick(timedelta(seconds=1))
         assert_each_occurrence_is_accounted_for_once(history)
+        if history.upgraded_at is None:  # the command knows one edition: that in force
+            found = check_history(Scope(job=history.job.pk), Checked())
+            assert [one for one in found if one.kind in ACCOUNTING] == []
         transaction.set_rollback(True)
 
 
