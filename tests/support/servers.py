@@ -92,9 +92,16 @@ class RedisServer:
             client.flushall()
 
 
-def start_postgres(directory: Path, marker: Path) -> PostgresServer:
-    """Start a server on the data in `directory`/postgres, made when it is not there."""
-    server = postgres.Postgres(directory / "postgres", 0, _PASSWORD, _FAST)
+def start_postgres(
+    directory: Path, marker: Path, settings: dict[str, str] | None = None
+) -> PostgresServer:
+    """Start a server on the data in `directory`/postgres, made when it is not there.
+
+    `settings` in place of those that make it fast and forgetful.
+    """
+    server = postgres.Postgres(
+        directory / "postgres", 0, _PASSWORD, _FAST if settings is None else settings
+    )
     server.initialise()
 
     def on_port(port: int) -> tuple[Process, Callable[[], bool]]:
