@@ -99,7 +99,9 @@ def send_one(ask: Ask) -> None:
     headers = {"Content-Type": "application/json"} if ask.body else {}
     headers |= {"Authorization": f"Bearer {ask.keys[0]}"} if ask.keys[0] else {}
     headers |= {"Idempotency-Key": str(uuid.uuid4())} if ask.idempotent else {}
-    connection.request(ask.method, ask.paths[0], json.dumps(ask.body) if ask.body else None, headers)
+    connection.request(
+        ask.method, ask.paths[0], json.dumps(ask.body) if ask.body else None, headers
+    )
     answer = connection.getresponse()
     answer.read()
     assert answer.status == ask.status, answer.status

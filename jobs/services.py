@@ -55,7 +55,16 @@ from jobs.errors import (
 from jobs.models import Job, ScheduleCursor
 from jobs.rows import ceilings_of, next_of, schedule_of, spec_of
 from jobs.run_effects import run_effects
-from jobs.versions import add_version, database_clock, first_after, save_changed, set_cursor
+from jobs.versions import (
+    add_version,
+    database_clock,
+    first_after,
+    save_changed,
+    set_cursor,
+    version_of,
+)
+from scheduler_project.lib.insert_together import insert_together
+from scheduler_project.lib.transactions import one_transaction
 from tenants.models import Tenant
 
 # Creations of a tenant this near to its `max_jobs` take turns: two at once can't pass the limit,
@@ -69,24 +78,23 @@ def job_create(tenant: Tenant, said: JobChanges, *, changed_by: str) -> Job:
     `said` has a schedule, and a task with image and timeout. Raises InvalidJobError (fields, the
     tenant's ceilings, `at` in the past) and JobQuotaExceededError.
     """
-    with transaction.atomic():
-        now = database_clock()
+    with one_transaction():
+        now, jobs = _clock_and_jobs(tenant)
         spec = spec_of_new(said, ceilings_of(tenant))
         job = Job(job_id=uuid4(), tenant=tenant, created_at=now, updated_at=now)
         schedule = _checked(job, spec, said, before=None, current=None, now=now)
-        _check_job_quota(tenant)
+        _check_job_quota(tenant, jobs)
         _write(job, spec, schedule)
         job.pause = spec.pause and pause_to_json(spec.pause, since=now, by=changed_by)
         _check_fires(job, now)
-        job.save(force_insert=True)
-        add_version(job, now, changed_by)
-        ScheduleCursor(
+        cursor = ScheduleCursor(
             job=job,
             shard=shard_of(job.job_id, settings.SHARDS),
             next_run_at=first_after(job, now),
             paused_until=spec.pause.until if spec.pause and spec.enabled else None,
             tzdata=tzdata_version(),
-        ).save(force_insert=True)
+        )
+        insert_together(job, version_of(job, now, changed_by), cursor)
     return job
 
 
@@ -355,27 +363,31 @@ def _interval_problems(tenant: Tenant, schedule: Schedule) -> Iterator[FieldProb
         )
 
 
-def _check_job_quota(tenant: Tenant) -> None:
-    """Raise JobQuotaExceededError when the tenant may have no further job."""
+def _check_job_quota(tenant: Tenant, jobs: int) -> None:
+    """Raise JobQuotaExceededError when the tenant, who had `jobs`, may have no further one."""
     limit = tenant.max_jobs
-    if _count_jobs(tenant, limit) < limit - _TURNS_NEAR_LIMIT:
+    if jobs < limit - _TURNS_NEAR_LIMIT:
         return
     Tenant.objects.select_for_update(no_key=True).get(pk=tenant.pk)
     # Counted again after the lock, with a snapshot from after the wait.
-    if _count_jobs(tenant, limit) >= limit:
+    _, jobs = _clock_and_jobs(tenant)
+    if jobs >= limit:
         raise JobQuotaExceededError(limit)
 
 
-def _count_jobs(tenant: Tenant, limit: int) -> int:
-    """The tenant's jobs, counted up to `limit`. Index: jobs_by_tenant."""
+def _clock_and_jobs(tenant: Tenant) -> tuple[datetime, int]:
+    """The database's clock at this moment, and the tenant's jobs, counted up to its limit.
+
+    Both in one round trip. Index: jobs_by_tenant.
+    """
     with connection.cursor() as sql:
         sql.execute(
-            "SELECT count(*) FROM (SELECT FROM jobs WHERE tenant_id = %s AND deleted_at IS NULL"
-            " LIMIT %s) AS counted",
-            [tenant.pk, limit],
+            "SELECT clock_timestamp(), (SELECT count(*) FROM (SELECT FROM jobs WHERE tenant_id = %s"
+            " AND deleted_at IS NULL LIMIT %s) AS counted)",
+            [tenant.pk, tenant.max_jobs],
         )
-        (count,) = sql.fetchone()
-    return int(count)
+        now, count = sql.fetchone()
+    return now, count
 
 
 def _write(job: Job, spec: JobSpec, schedule: Schedule | None) -> None:

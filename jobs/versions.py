@@ -73,14 +73,19 @@ def add_version(
     `last_wall_time`: the version goes on where the one before it stood on the wall, as after new
     zone data; its history can't be verified without.
     """
-    policies = version_policies(job)
+    version = version_of(job, effective_from, changed_by, cause)
     if last_wall_time:
-        policies["last_wall_time"] = last_wall_time
-    JobVersion.objects.create(
+        version.policies["last_wall_time"] = last_wall_time
+    version.save(force_insert=True)
+
+
+def version_of(job: Job, effective_from: datetime, changed_by: str, cause: str = "") -> JobVersion:
+    """What the job says from `effective_from` on, as a row that isn't stored yet."""
+    return JobVersion(
         job=job,
         version=job.version,
         schedule=job.schedule,
-        policies=policies,
+        policies=version_policies(job),
         task=job.task,
         enabled=job.enabled,
         deleted=job.deleted_at is not None,

@@ -18,6 +18,7 @@ from runs.models import Run
 from runs.run_metrics import count_final
 from runs.wakeups import wake_dispatcher
 from scheduler_project.lib.metrics import count
+from scheduler_project.lib.transactions import one_transaction
 from tenants.models import Tenant
 
 # Taken back before its container started: cancelled at once, because nothing has to be stopped.
@@ -30,7 +31,7 @@ def run_now(tenant: Tenant, job_id: UUID) -> Run:
     It obeys the job's overlap at its go, like every run, and never takes the place of an
     occurrence: its `manual_key` is its own. Raises jobs.errors.JobNotFoundError.
     """
-    with transaction.atomic():
+    with one_transaction():
         job = job_hold(tenant, job_id)
         # An id carries milliseconds. Cut, not rounded: a run must not be due in the future.
         now = to_milliseconds(_database_clock())
@@ -63,7 +64,7 @@ def run_cancel(tenant: Tenant, run_id: UUID) -> Run:
     RunNotFoundError, and RunIsFinalError when it has ended already.
     """
     key = {"run_id": run_id, "scheduled_for": scheduled_for_of(run_id)}
-    with transaction.atomic():
+    with one_transaction():
         job_id = Run.objects.filter(**key, tenant=tenant).values_list("job_id", flat=True).first()
         if job_id is None:
             raise RunNotFoundError

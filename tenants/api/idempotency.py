@@ -13,6 +13,7 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
 
 from scheduler_project.lib import idempotency as rules
+from scheduler_project.lib.transactions import one_transaction
 from tenants.api.authentication import ApiRequest
 from tenants.idempotency import Answer, claim, keep
 
@@ -25,8 +26,8 @@ def idempotent(
 ) -> Callable[Concatenate[V, ApiRequest, P], HttpResponse]:
     """Wrap a view's `post(self, request, …) -> Response`: with an Idempotency-Key it acts once.
 
-    The method runs inside a transaction (its own `atomic` blocks become savepoints; `durable` ones
-    are refused). What it raises, and any status from 300 on, undoes the work and frees the key.
+    The method runs inside a transaction, of which its services' `one_transaction` is a part. What
+    it raises, and any status from 300 on, undoes the work and frees the key.
     Without the header it is called as it is.
     """
 
@@ -42,7 +43,7 @@ def idempotent(
             request.method or "", request.path, request.META.get("QUERY_STRING", "")
         )
         tenant_id = request.tenant.tenant_id
-        with transaction.atomic():
+        with one_transaction():
             kept = claim(tenant_id, key, route, body)
             if kept is not None:
                 return _response(kept, replayed=True)
