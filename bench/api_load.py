@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from itertools import cycle
 from typing import Any
 
-# Not measured: connections, caches and the processor's clock settle.
-WARM_UP_S = 0.5
+# Not measured: connections are made, and the queue in front of the server fills.
+WARM_UP_S = 0.3
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,13 @@ class Ask:
 
 @dataclass(frozen=True)
 class Load:
-    """What came of it: each request's time in milliseconds, and requests a second."""
+    """What came of it: each request's time in milliseconds, over how many seconds."""
 
     latencies_ms: list[float]
-    per_s: float
+    seconds: float
+
+    def __add__(self, other: Load) -> Load:
+        return Load(self.latencies_ms + other.latencies_ms, self.seconds + other.seconds)
 
 
 class _Client(asyncio.Protocol):
@@ -131,23 +134,44 @@ async def _run(ask: Ask, clients: int, seconds: float) -> Load:
         running.append(client)
     await asyncio.gather(*(client.done for client in running))
     taken = [ms for client in running for began, ms in client.taken if began >= measured_from]
-    return Load(taken, len(taken) / (time.perf_counter() - measured_from))
+    return Load(taken, time.perf_counter() - measured_from)
 
 
-def drive(ask: Ask, clients: int, seconds: float) -> Load:
-    """Let `clients` ask for `seconds`, in another process; raises on any unexpected answer."""
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.api_load"],
-        input=json.dumps({"ask": asdict(ask), "clients": clients, "seconds": seconds}),
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    return Load(**json.loads(done.stdout))
+class LoadProcess:
+    """The clients' process; a context manager."""
+
+    def __enter__(self) -> LoadProcess:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bench.api_load"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def drive(self, ask: Ask, clients: int, seconds: float) -> Load:
+        """Let `clients` ask for `seconds`; raises on any unexpected answer."""
+        request = {"ask": asdict(ask), "clients": clients, "seconds": seconds}
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"the clients gave up on {ask.method} {ask.paths[0]}")
+        return Load(**json.loads(answer))
+
+
+def main() -> None:
+    for line in sys.stdin:
+        request = json.loads(line)
+        load = asyncio.run(_run(Ask(**request["ask"]), request["clients"], request["seconds"]))
+        print(json.dumps(asdict(load)), flush=True)
 
 
 if __name__ == "__main__":
-    request = json.load(sys.stdin)
-    load = asyncio.run(_run(Ask(**request["ask"]), request["clients"], request["seconds"]))
-    json.dump(asdict(load), sys.stdout)
+    main()

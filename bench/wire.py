@@ -9,7 +9,8 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 _LENGTH = struct.Struct("!I")
@@ -35,6 +36,7 @@ class CountingProxy:
 
     def close(self) -> None:
         """Take no further connection; those that are open end with their clients."""
+        self._listener.shutdown(socket.SHUT_RDWR)  # close() alone leaves accept() waiting
         self._listener.close()
 
     def take(self) -> Traffic:
@@ -73,6 +75,16 @@ class CountingProxy:
     def _note_answer(self, kind: bytes, payload: bytes) -> None:
         if kind == b"Z":
             self.traffic.round_trips += 1
+
+
+@contextmanager
+def counting_proxy(port: int) -> Iterator[CountingProxy]:
+    """A proxy before the PostgreSQL at `port`, for as long as the block lasts."""
+    proxy = CountingProxy(port)
+    try:
+        yield proxy
+    finally:
+        proxy.close()
 
 
 def _start(pump: Callable[..., None], *arguments: object) -> None:
