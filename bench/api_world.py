@@ -161,7 +161,7 @@ def _fill(connection: psycopg.Connection) -> str:
     today = datetime.now(UTC).date()
     for day in (today - timedelta(days=n) for n in range(DAYS + 1)):
         for table in TABLES:
-            connection.execute(create_partition_sql(table, day))  # type: ignore[call-overload]
+            connection.execute(create_partition_sql(table, day))
     connection.execute(_ADD_JOBS, {"jobs": JOBS, "tenants": len(TENANTS)})
     connection.execute(
         _ADD_RUNS,

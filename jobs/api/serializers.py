@@ -35,6 +35,7 @@ from scheduler_project.lib.fields import (
     wrong_type,
 )
 from scheduler_project.lib.instants import format_instant
+from scheduler_project.lib.plain_output import plain_output
 
 # How many next times a single job shows.
 NEXT_RUNS = 5
@@ -256,5 +257,5 @@ class JobPageOutput(serializers.Serializer[Any]):
 # They keep nothing of a request, so threads may share them.
 NEW_JOB = JobInput()
 JOB_CHANGE = JobInput(partial=True)
-JOB_IN_LIST = JobOutput()
-JOB_DETAIL = JobDetailOutput()
+show_job_in_list = plain_output(JobOutput())
+show_job = plain_output(JobDetailOutput())

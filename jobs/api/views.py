@@ -14,12 +14,12 @@ from jobs.api import examples
 from jobs.api.problems import job_refusals
 from jobs.api.serializers import (
     JOB_CHANGE,
-    JOB_DETAIL,
-    JOB_IN_LIST,
     NEW_JOB,
     JobDetailOutput,
     JobInput,
     JobPageOutput,
+    show_job,
+    show_job_in_list,
 )
 from jobs.domain.spec import JobChanges
 from jobs.models import Job
@@ -106,7 +106,7 @@ class JobList(ApiView):
             self.query.get("cursor"),
             limit_of(self.query.get("limit")),
         )
-        jobs = [JOB_IN_LIST.to_representation(shown) for shown in shown_jobs(page.rows)]
+        jobs = [show_job_in_list(shown) for shown in shown_jobs(page.rows)]
         return Response({"jobs": jobs, "next_cursor": page.next_cursor})
 
 
@@ -211,7 +211,7 @@ def _said(read: JobInput, request: ApiRequest) -> JobChanges:
 
 def _show(job: Job, *, status: int = 200) -> Response:
     (shown,) = shown_jobs([job])
-    body = JOB_DETAIL.to_representation(shown)
+    body = show_job(shown)
     return Response(body, status=status, headers={"ETag": _etag(shown)})
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from django.db import connection
+from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.models import Field, Model
 from django.db.models.expressions import DatabaseDefault
 
@@ -22,6 +22,8 @@ def insert_together(*rows: Model) -> None:
     Columns that the database fills (an identity, a default that nobody has overridden) are left to
     it and aren't read back. Raises what `save(force_insert=True)` would raise.
     """
+    # Itself, not Django's stand-in for it: every field asks it, and the stand-in looks it up anew.
+    connection = connections[DEFAULT_DB_ALIAS]
     given = [_given(row) for row in rows]
     columns = tuple(
         (row._meta.db_table, tuple(field.column for field, _ in pairs))
