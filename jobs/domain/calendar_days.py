@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from datetime import date, datetime, timedelta
 from functools import lru_cache
 from typing import Final
@@ -45,6 +45,23 @@ def matches_wall(fields: CronFields, wall: datetime) -> bool:
 def minutes_of_day(fields: CronFields) -> tuple[int, ...]:
     """The matching times of a matching day, as sorted minutes since its midnight."""
     return tuple(hour * 60 + minute for hour in fields.hours for minute in fields.minutes)
+
+
+def next_minute_of_day(fields: CronFields, wall: datetime) -> int | None:
+    """The first matching time of day later than that of `wall`; None when the day has none left.
+
+    Not by the table above: for an expression seen for the first time that costs more than this.
+    """
+    if wall.hour in fields.hours and wall.minute < fields.minutes[-1]:
+        return wall.hour * 60 + fields.minutes[bisect_right(fields.minutes, wall.minute)]
+    if wall.hour >= fields.hours[-1]:
+        return None
+    return fields.hours[bisect_right(fields.hours, wall.hour)] * 60 + fields.minutes[0]
+
+
+def first_minute_of_day(fields: CronFields) -> int:
+    """The first time of a matching day, in minutes since its midnight."""
+    return fields.hours[0] * 60 + fields.minutes[0]
 
 
 def minute_of_day(wall: datetime) -> int:

@@ -11,7 +11,6 @@ shows each edge.
 from __future__ import annotations
 
 import copy
-from bisect import bisect_right
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from typing import Final
@@ -19,7 +18,7 @@ from zoneinfo import ZoneInfo
 
 from croniter import CroniterBadDateError, croniter
 
-from jobs.domain.calendar_days import matches_day, minute_of_day, minutes_of_day
+from jobs.domain.calendar_days import first_minute_of_day, matches_day, next_minute_of_day
 from jobs.domain.cron import CronFields, parse_cron, possible_days
 from jobs.domain.instant import EARLIEST, LATEST
 from jobs.domain.schedule_error import ScheduleError
@@ -75,8 +74,9 @@ __all__ = [
 
 _JUST_BEFORE: Final = timedelta(seconds=1)  # a wall minute is searched from just before it
 _ONE_DAY: Final = timedelta(days=1)
-# Weekday schedules come within a week; looking at a date costs less than a hundredth of a search.
-_NEAR_DAYS: Final = 7
+# Weekly and monthly schedules come within so many dates of the months they name; looking at a date
+# costs a hundredth of a search by the library.
+_NEAR_DAYS: Final = 31
 _ANY_DAY: Final = date(2000, 1, 1)  # the library wants a start when it reads an expression
 _RESOLUTION: Final = timedelta(microseconds=1)  # the database's: makes "strictly after" inclusive
 _WHOLE_MINUTE_OFFSETS_SINCE: Final = datetime(1973, 1, 1, tzinfo=UTC)  # Liberia was the last
@@ -254,13 +254,13 @@ def _next_wall(fields: CronFields, position: datetime) -> datetime | None:
     """The first matching wall minute strictly later than `position`; None past the last year."""
     if position.year >= LATEST.year:
         return None
-    minutes, day = minutes_of_day(fields), position.date()
+    day = position.date()
     if matches_day(fields, day):
-        index = bisect_right(minutes, minute_of_day(position))
-        if index < len(minutes):
-            return _on(day, minutes[index])
+        minute = next_minute_of_day(fields, position)
+        if minute is not None:
+            return _on(day, minute)
     following = _next_date(fields, day)
-    return None if following is None else _on(following, minutes[0])
+    return None if following is None else _on(following, first_minute_of_day(fields))
 
 
 def _on(day: date, minute: int) -> datetime:
@@ -271,6 +271,8 @@ def _next_date(fields: CronFields, day: date) -> date | None:
     """The first matching date after `day`: near ones by looking, far ones by the library."""
     for _ in range(_NEAR_DAYS):
         day += _ONE_DAY
+        while day.month not in fields.months:  # a month that isn't named costs one look
+            day = date(day.year + day.month // 12, day.month % 12 + 1, 1)
         if matches_day(fields, day):
             return day
     # A copy for each search: the library keeps its position in the object, and threads share it.
