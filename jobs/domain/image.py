@@ -27,6 +27,9 @@ _PATH_PART: Final = re.compile(r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*")
 _TAG: Final = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{TAG_LENGTH - 1}}}")
 _HEX: Final = re.compile(r"[a-f0-9]+")
 _HIGHEST_PORT: Final = 65_535
+# Where a name without a registry is looked for; single names stand below `library` there.
+_DEFAULT_REGISTRY: Final = "docker.io"
+_HUBS: Final = (_DEFAULT_REGISTRY, "index.docker.io")
 _EXAMPLE: Final = '"registry.example/team/report:3" or "…/report@sha256:<64 hexadecimal digits>"'
 
 
@@ -90,6 +93,24 @@ def is_allowed(text: str, allowed_prefixes: list[str]) -> bool:
     return not allowed_prefixes or any(
         text == prefix or (prefix and within.startswith(f"{prefix.rstrip('/')}/"))
         for prefix in allowed_prefixes
+    )
+
+
+def full_reference(text: str) -> str:
+    """The valid reference `text` with registry, path and tag written out, for an engine.
+
+    Engines also look a short name up among the ids of their images: `cbb9` or `sha256:cbb9` would
+    run whatever image has an id that begins so, another tenant's too. A full name is no id.
+    """
+    reference = parse_image(text)
+    registry = reference.registry or _DEFAULT_REGISTRY
+    own_path = reference.registry not in ("", *_HUBS) or "/" in reference.path
+    path = reference.path if own_path else f"library/{reference.path}"
+    tag = reference.tag or ("" if reference.digest else "latest")
+    return (
+        f"{registry}/{path}"
+        + (f":{tag}" if tag else "")
+        + (f"@{reference.digest}" if reference.digest else "")
     )
 
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
 
@@ -93,6 +94,20 @@ def test_no_arguments_mean_the_images_own_command(sandbox: DockerSandbox) -> Non
 def test_an_image_without_a_command_is_a_bad_command(sandbox: DockerSandbox) -> None:
     with pytest.raises(BadCommand, match=r"(?i)no command specified"):
         sandbox.prepare(container_spec(args=(), image=ensure_image(PLAIN_IMAGE)))
+
+
+@pytest.mark.parametrize("digits", [4, 12, 64])
+def test_the_id_of_an_image_on_the_node_is_no_name(
+    engine: docker.APIClient, instance: str, digits: int
+) -> None:
+    algorithm, _, encoded = engine.inspect_image(ensure_demo_image())["Id"].partition(":")
+    names = [f"{algorithm}:{encoded[:digits]}"]
+    if digits < 64:  # the grammar refuses a whole id as a name
+        names.append(encoded[:digits])
+    with closing(DockerSandbox(instance=instance, node="alpha", pull="never")) as sandbox:
+        for name in names:
+            with pytest.raises(ImageNotFound):
+                sandbox.prepare(container_spec(image=name))
 
 
 def test_labels_say_whose_container_it_is(

@@ -2,7 +2,13 @@
 
 import pytest
 
-from jobs.domain.image import ImageError, ImageReference, is_allowed, parse_image
+from jobs.domain.image import (
+    ImageError,
+    ImageReference,
+    full_reference,
+    is_allowed,
+    parse_image,
+)
 
 SHA256 = "sha256:" + "a" * 64
 
@@ -95,3 +101,25 @@ def test_an_allow_list_ends_where_a_part_of_the_name_ends(
 
 def test_another_port_of_an_allowed_registry_is_another_registry() -> None:
     assert not is_allowed("registry.example:5000/acme/report", ["registry.example"])
+
+
+@pytest.mark.parametrize(
+    ("text", "full"),
+    [
+        ("busybox", "docker.io/library/busybox:latest"),
+        ("busybox:1", "docker.io/library/busybox:1"),
+        ("acme/report", "docker.io/acme/report:latest"),
+        ("docker.io/busybox", "docker.io/library/busybox:latest"),
+        ("registry.example/report:3", "registry.example/report:3"),
+        ("localhost:5000/x", "localhost:5000/x:latest"),
+        (f"a/b@{SHA256}", f"docker.io/a/b@{SHA256}"),
+        (f"a/b:1@{SHA256}", f"docker.io/a/b:1@{SHA256}"),
+        # What an engine would look up among the ids of its images.
+        ("cbb9", "docker.io/library/cbb9:latest"),
+        (SHA256, f"docker.io/library/{SHA256}"),
+        ("sha256:cbb9", "docker.io/library/sha256:cbb9"),
+    ],
+)
+def test_a_full_reference_names_registry_path_and_tag(text: str, full: str) -> None:
+    assert full_reference(text) == full
+    assert full_reference(full) == full

@@ -10,10 +10,12 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from jobs.domain.image import full_reference
 from runs.domain.outcome import OutcomeCode
 from workers.processes import ProcessIdentity, identify_container_init
 from workers.sandbox.base import (
@@ -99,6 +101,8 @@ class EngineSandbox:
     # What the worker calls.
 
     def prepare(self, spec: ContainerSpec) -> ContainerHandle:
+        # As the customer wrote it, a name could be read as the id of anybody's image.
+        spec = replace(spec, image=full_reference(spec.image))
         config = container_config(
             spec,
             instance=self._instance,
