@@ -10,7 +10,7 @@ from typing import Final
 from django.http import QueryDict
 from rest_framework.request import Request
 
-from scheduler_project.lib.fields import nearest
+from scheduler_project.lib.fields import MOST_UNKNOWN_TOLD, nearest
 from scheduler_project.lib.problems import FieldProblem, invalid_fields
 
 MAX_VALUE_LENGTH: Final = 1_024
@@ -27,10 +27,12 @@ def read_query(
     """
     query = request._request.GET
     known = {*names, *repeatable}
-    errors = []
+    errors: list[FieldProblem] = []
     for name, values in query.lists():
         shown = _CONTROL.sub("?", name[:100])
         if name not in known:
+            if len(errors) >= MOST_UNKNOWN_TOLD:
+                continue
             hint = nearest(name, known) if known else "This address takes no parameters."
             errors.append(FieldProblem(shown, "unknown_field", "No such query parameter.", hint))
         elif len(values) > 1 and name not in repeatable:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rest_framework import serializers
 
 from scheduler_project.lib.fields import (
+    MOST_UNKNOWN_TOLD,
     FlagField,
     IdField,
     InstantField,
@@ -184,6 +185,33 @@ def test_a_huge_unknown_name_is_not_echoed_whole() -> None:
 @pytest.mark.parametrize("name", ["नाम – Büro", "日本語 🕘", " spaces ", "‮rtl", "q\u0307"])
 def test_text_in_nfc_is_kept_to_the_byte(name: str) -> None:
     assert read({"name": name})["name"] == name
+
+
+@pytest.mark.parametrize(
+    ("name", "accepted"),
+    [
+        ("e\u0301" * 10, True),  # ten letters, each written as two characters
+        ("e\u0301" * 11, False),
+        ("\u0958" * 5, True),  # five characters, whose stored form has ten
+        ("\u0958" * 6, False),
+        ("\u1f82" * 3, True),
+        (unicodedata.normalize("NFD", "\u1f82" * 3), True),
+    ],
+)
+def test_the_length_of_a_name_is_that_of_its_stored_form(name: str, accepted: bool) -> None:
+    class Named(StrictSerializer):
+        name = TextField(max_length=10, nfc=True)
+
+    serializer = Named(data={"name": name})
+    assert serializer.is_valid() == accepted
+    if not accepted:
+        assert serializer.errors["name"][0].code == "too_long"
+
+
+def test_of_twenty_thousand_unknown_fields_some_are_told() -> None:
+    told = errors_of({f"x{n}": 1 for n in range(20_000)})
+    assert {error.code for error in told} == {"unknown_field"}
+    assert len(told) == MOST_UNKNOWN_TOLD
 
 
 def test_a_name_in_another_form_is_stored_in_nfc() -> None:
