@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar, cast
 from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.core.exceptions import ValidationError
-from django.db.models import Model
+from django.db.models import Model, QuerySet
 from django.forms import BaseForm
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -49,6 +49,17 @@ class ReadOnlyAdmin(ModelAdmin):  # type: ignore[misc]
     list_filter_submit = True
     # A click on a heading would sort a big table by a column without an index.
     sortable_by = ()
+
+    def response_action(
+        self, request: HttpRequest, queryset: QuerySet[Model]
+    ) -> HttpResponse | None:
+        """What Django answers; a choice of what can be no id is said, where Django would crash."""
+        try:
+            response: HttpResponse | None = super().response_action(request, queryset)
+        except (ValidationError, ValueError):
+            messages.error(request, "Some of the chosen rows don't exist.")
+            return HttpResponseRedirect(request.get_full_path())
+        return response
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Nobody may: rows come from services and duties."""

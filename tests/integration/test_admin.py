@@ -392,6 +392,15 @@ def test_chosen_jobs_are_switched_off_from_the_list(root: Client, job: Job) -> N
     assert not job.enabled
 
 
+@pytest.mark.parametrize("chosen", ["no-uuid", "\0", "' OR 1=1"])
+def test_a_choice_that_is_no_row_is_refused_in_words(root: Client, job: Job, chosen: str) -> None:
+    address = reverse("admin:jobs_job_changelist")
+    form = {"action": "disable_selected", "_selected_action": chosen}
+    answer = root.post(address, form, follow=True)
+    assert answer.status_code == 200
+    assert "exist" in answer.content.decode()
+
+
 def test_a_deleted_job_is_refused_in_words(root: Client, tenant: Tenant, job: Job) -> None:
     job_delete(tenant, job.job_id, changed_by="a test")
     assert "is deleted" in confirm(root, reverse("admin:jobs_job_disable", args=[job.pk]))
