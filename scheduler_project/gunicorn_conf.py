@@ -29,7 +29,7 @@ def _fresh_metrics_dir() -> str:
 _is_ours = not os.environ.get("PROMETHEUS_MULTIPROC_DIR")
 os.environ["PROMETHEUS_MULTIPROC_DIR"] = _metrics_dir = _fresh_metrics_dir()
 
-worker_class = "gthread"
+worker_class = "scheduler_project.gunicorn_worker.PatientWorker"
 # Imported once and shared: a worker that imports for longer than `timeout` would be killed for it.
 preload_app = True
 # Behind a proxy that keeps connections open; longer than its own time-out, or it would meet
@@ -42,6 +42,8 @@ graceful_timeout = 8
 worker_tmp_dir = "/dev/shm"  # noqa: S108 – tmpfs is the point
 # Its control socket would be one for all servers of this account, in its home directory.
 control_socket_disable = True
+# By default a client could name the path of the application in a header, and get a 500 for it.
+forwarder_headers = ""
 accesslog = "-"
 access_log_format = '%(h)s "%(r)s" %(s)s %(b)s %(M)sms'
 

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from scheduler_project.gunicorn_worker import REQUEST_S
 from tests.support.polling import poll
 from tests.support.stack_under_test import StackUnderTest
 
@@ -155,3 +156,64 @@ def test_a_client_that_gives_up_leaves_the_server_well(stack: StackUnderTest) ->
     started = time.monotonic()
     assert stack.client.get("/v1/me").status_code == 200
     assert time.monotonic() - started < 5
+
+
+# More than all threads of the server (2 processes of 8).
+CROWD = 40
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"GET /v1/me HT",
+        b"GET /v1/me HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
+        b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{",
+        b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n9\r\n{",
+    ],
+)
+def test_clients_that_stop_in_the_middle_of_a_request_keep_nobody_waiting(
+    stack: StackUnderTest, said: bytes
+) -> None:
+    with contextlib.ExitStack() as crowd:
+        slow = [crowd.enter_context(connection_to(stack)) for _ in range(CROWD)]
+        for sock in slow:
+            sock.sendall(said)
+        for _ in range(5):
+            assert stack.client.get("/v1/me", timeout=5).status_code == 200
+
+
+def test_a_request_that_comes_letter_by_letter_is_answered(stack: StackUnderTest) -> None:
+    body = json.dumps(JOB).encode()
+    with connection_to(stack) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for letter in head(stack, f"Content-Length: {len(body)}") + body:
+            sock.sendall(bytes([letter]))
+        status, _ = answer_to(sock)
+    assert status == 201
+
+
+def test_a_client_that_says_no_more_is_let_go(stack: StackUnderTest) -> None:
+    unfinished = head(stack, "Content-Length: 100")
+    with connection_to(stack) as in_head, connection_to(stack) as in_body:
+        for sock, said in ((in_head, unfinished[:-2]), (in_body, unfinished + b"{")):
+            sock.settimeout(REQUEST_S + 10)
+            sock.sendall(said)
+        for sock in (in_head, in_body):
+            with contextlib.suppress(ConnectionResetError):
+                assert sock.recv(1) == b""
+
+
+def test_a_body_that_is_announced_is_waited_for(stack: StackUnderTest) -> None:
+    body = json.dumps(JOB).encode()
+    with connection_to(stack) as sock:
+        sock.sendall(head(stack, f"Content-Length: {len(body)}", "Expect: 100-continue"))
+        assert b" 100 " in sock.recv(100)
+        sock.sendall(body)
+        assert answer_to(sock)[0] == 201
+
+
+def test_no_header_names_the_path_of_the_application(stack: StackUnderTest) -> None:
+    for path in ("/elsewhere", "/v1", "x"):
+        answer = stack.client.get("/v1/me", headers={"SCRIPT_NAME": path})
+        assert answer.status_code == 200
