@@ -13,7 +13,7 @@ from functools import partial
 from selectors import EVENT_READ
 from typing import Any, Final, NamedTuple
 
-from gunicorn.workers.gthread import ThreadWorker
+from gunicorn.workers.gthread import ThreadWorker  # type: ignore[import-untyped]
 
 # How long a client may take for a request, and a thread wait for what the poller could not see.
 # Longer than the longest statement (10 s): an answer is never cut off from its connection.
