@@ -1,15 +1,17 @@
 """What a job says about its times: shown with defaults, kept exactly, refused with a hint."""
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from jobs.models import Job, JobVersion, ScheduleCursor
+from runs.planner import plan_once
 from scheduler_project.lib.instants import format_instant
 from tests.support.api_client import ApiClient, assert_problem
 from tests.support.factories import database_now, make_run
 from tests.support.job_bodies import good_body
+from tests.support.story_clock import story_clock
 
 EVERY_MINUTE = {"cron": "* * * * *", "time_zone": "UTC"}
 NEW_YORK = {"cron": "30 2 * * *", "time_zone": "America/New_York"}
@@ -178,6 +180,22 @@ def test_an_interval_counts_from_start_at_and_other_changes_leave_its_anchor(
     job = change(alice, job, start_at=None)
     anchor = datetime.fromisoformat(Job.objects.get(job_id=job["job_id"]).schedule["anchor"])
     assert abs(anchor - created) < timedelta(milliseconds=1)
+
+
+def test_a_one_off_that_ran_has_no_next_time(alice: ApiClient) -> None:
+    noon = datetime(2031, 12, 1, 12, tzinfo=UTC)
+    with story_clock(noon - timedelta(minutes=30), days=2) as clock:
+        job = create(alice, schedule={"at": format_instant(noon)})
+        path = f"/v1/jobs/{job['job_id']}"
+        clock.set(noon - timedelta(seconds=30))
+        plan_once()
+        assert alice.get(path).json()["next_run_at"] == format_instant(noon)
+        clock.set(noon + timedelta(seconds=1))
+        shown = alice.get(path).json()
+        assert (shown["next_run_at"], shown["next_runs"]) == (None, [])
+        assert shown["next_occurrences"] == []
+        assert alice.get("/v1/jobs").json()["jobs"][0]["next_run_at"] is None
+        assert len(alice.get(f"{path}/runs").json()["runs"]) == 1
 
 
 # --- next times -----------------------------------------------------------------------------------
