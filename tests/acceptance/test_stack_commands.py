@@ -23,6 +23,7 @@ from scheduler_project.stack.layout import CHECKOUT, Layout
 from scheduler_project.stack.ports import first_free
 from scheduler_project.stack.strays import marked
 from scheduler_project.stack.supervision import Supervisor
+from tests.support.metrics import samples
 from tests.support.polling import poll
 
 # First start on a busy machine: PostgreSQL's data, tables, eight processes, ten seconds of demo.
@@ -155,6 +156,16 @@ def test_the_application_is_no_superuser(up: Commands) -> None:
     with psycopg.connect(up.env()["DATABASE_URL"]) as connection:
         row = connection.execute("SELECT current_setting('is_superuser')").fetchone()
     assert row == ("off",)
+
+
+def test_status_says_where_the_metrics_of_each_program_are_read(up: Commands) -> None:
+    table = up("status").stdout
+    for name in ("api", "scheduler-1", "scheduler-2", "worker-1", "worker-2"):
+        (line,) = [line for line in table.splitlines() if line.startswith(f" {name} ")]
+        address = line.split()[-1]
+        shown = samples(httpx.get(address, trust_env=False, timeout=10).text)
+        assert 'runs_completed_total{status="succeeded"}' in shown, name
+        assert ("slots_free" in shown) == name.startswith("worker")
 
 
 def test_what_dies_is_restarted(up: Commands) -> None:
