@@ -49,12 +49,17 @@ access_log_format = '%(h)s "%(r)s" %(s)s %(b)s %(M)sms'
 
 
 def post_worker_init(worker: Any) -> None:
-    """A process of the server is ready: it begins to look at itself."""
+    """A process of the server is ready: it begins to look at itself and at the replica."""
     # Imported now: the application has set up Django by then.
-    from scheduler_project.lib.process_metrics import metrics_duty
+    from django.conf import settings
 
-    worker.metrics_duty = metrics_duty()
-    worker.metrics_duty.start()
+    from scheduler_project.lib.process_metrics import metrics_duty
+    from scheduler_project.lib.replica import replica_duties
+
+    metrics_duty().start()
+    if settings.DATABASE_REPLICA_URL:
+        for duty in replica_duties():
+            duty.start()
 
 
 def child_exit(server: Any, worker: Any) -> None:

@@ -6,6 +6,7 @@ what they need as arguments.
 
 import socket
 from pathlib import Path
+from typing import Any
 
 import dj_database_url
 from django.core.exceptions import ImproperlyConfigured
@@ -100,42 +101,54 @@ _DATABASE_TIMEOUTS_MS = {
     "command": {"statement_timeout": 0, "lock_timeout": 10_000, "idle": 60_000},
 }[PROCESS_ROLE]
 
-try:
-    _database = dj_database_url.parse(
-        env.text("DATABASE_URL", accepted="postgresql://user:password@host:port/name")
-    )
-except dj_database_url.ParseError as error:
-    raise ImproperlyConfigured(f"DATABASE_URL is not valid: {error}") from error
-_database["CONN_MAX_AGE"] = None
-_database["CONN_HEALTH_CHECKS"] = True
-_database["OPTIONS"] = {
-    **_database.get("OPTIONS", {}),
-    "options": " ".join(
-        f"-c {name}={value}"
-        for name, value in {
-            "statement_timeout": _DATABASE_TIMEOUTS_MS["statement_timeout"],
-            "lock_timeout": _DATABASE_TIMEOUTS_MS["lock_timeout"],
-            "idle_in_transaction_session_timeout": _DATABASE_TIMEOUTS_MS["idle"],
-            "timezone": "UTC",
-        }.items()
-    ),
-    "application_name": f"{INSTANCE}-{PROCESS_ROLE}",
-    "connect_timeout": 3,
-    "keepalives_idle": 5,
-    "keepalives_interval": 2,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 8_000,
-}
+# Connections that are shared by a process's threads; 0: each thread has its own.
 DATABASE_POOL_SIZE = env.integer("DATABASE_POOL_SIZE", 0, low=0, high=200)
-if DATABASE_POOL_SIZE:
-    _database["CONN_MAX_AGE"] = 0  # Django refuses a pool together with persistent connections.
-    _database["OPTIONS"]["pool"] = {
-        "min_size": 1,
-        "max_size": DATABASE_POOL_SIZE,
-        "timeout": 3,
-        # A restarted server leaves dead connections in the pool: checked before they are lent.
+
+
+def _database(name: str, url: str) -> Any:
+    """The settings of one server, given by the variable `name`."""
+    try:
+        database: Any = dj_database_url.parse(url)
+    except dj_database_url.ParseError as error:
+        raise ImproperlyConfigured(f"{name} is not valid: {error}") from error
+    # Django refuses a pool together with persistent connections.
+    database["CONN_MAX_AGE"] = 0 if DATABASE_POOL_SIZE else None
+    # A restarted server leaves dead connections behind: checked before they are used.
+    database["CONN_HEALTH_CHECKS"] = True
+    database["OPTIONS"] = {
+        **database.get("OPTIONS", {}),
+        "options": " ".join(
+            f"-c {name}={value}"
+            for name, value in {
+                "statement_timeout": _DATABASE_TIMEOUTS_MS["statement_timeout"],
+                "lock_timeout": _DATABASE_TIMEOUTS_MS["lock_timeout"],
+                "idle_in_transaction_session_timeout": _DATABASE_TIMEOUTS_MS["idle"],
+                "timezone": "UTC",
+            }.items()
+        ),
+        "application_name": f"{INSTANCE}-{PROCESS_ROLE}",
+        "connect_timeout": 3,
+        "keepalives_idle": 5,
+        "keepalives_interval": 2,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 8_000,
     }
-DATABASES = {"default": _database}
+    if DATABASE_POOL_SIZE:
+        database["OPTIONS"]["pool"] = {"min_size": 1, "max_size": DATABASE_POOL_SIZE, "timeout": 3}
+    return database
+
+
+DATABASES = {
+    "default": _database(
+        "DATABASE_URL",
+        env.text("DATABASE_URL", accepted="postgresql://user:password@host:port/name"),
+    )
+}
+# A streaming replica, which serves lists while it is not further behind than this.
+DATABASE_REPLICA_URL = env.text("DATABASE_REPLICA_URL", "")
+REPLICA_MAX_LAG_S = env.seconds("REPLICA_MAX_LAG_S", 2, low=0.2, high=300)
+if DATABASE_REPLICA_URL:
+    DATABASES["replica"] = _database("DATABASE_REPLICA_URL", DATABASE_REPLICA_URL)
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # --- time zones and language ------------------------------------------------------------------

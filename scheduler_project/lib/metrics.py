@@ -44,7 +44,7 @@ class Metric:
     meaning: str
     labels: tuple[str, ...] = ()
     known: tuple[str, ...] = ()
-    across: Literal["livesum", "livemostrecent"] = "livesum"
+    across: Literal["livesum", "livemax", "livemostrecent"] = "livesum"
 
 
 # From a run that started on its second to one that an outage made late.
@@ -133,6 +133,12 @@ METRICS: Final = (
         ("role", "state"),
     ),
     Metric("database_connections_max", Kind.GAUGE, "Sessions that the database allows in all"),
+    Metric(
+        "replica_lag_seconds",
+        Kind.GAUGE,
+        "How old at most what the replica shows is; beyond REPLICA_MAX_LAG_S lists ask the primary",
+        across="livemax",
+    ),
 )
 TABLE: Final = {metric.name: metric for metric in METRICS}
 

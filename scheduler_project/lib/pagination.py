@@ -21,6 +21,7 @@ from django.db.models import BooleanField, F, Func, Model, QuerySet, Value
 from django.utils.crypto import salted_hmac
 
 from scheduler_project.lib.problems import Problem, invalid
+from scheduler_project.lib.replica import read_list
 
 DEFAULT_LIMIT: Final = 50
 MAX_LIMIT: Final = 200
@@ -107,7 +108,8 @@ def keyset_page(
     """Return a page of `rows`, newest first by `columns` ({"scheduled_for": datetime, …}).
 
     The columns together must be unique, and an index must hold them in this order. One query, of
-    one row more than the page, which tells whether there is another page.
+    one row more than the page, which tells whether there is another page; of a replica, where one
+    is near enough to the truth.
     """
     names = list(columns)
     if cursor is not None:
@@ -115,7 +117,8 @@ def keyset_page(
         # The plain bound follows from the row's, but only by it are partitions pruned and an
         # index entered that holds just the first column.
         rows = rows.filter(RowBefore(names, values), **{f"{names[0]}__lte": values[0]})
-    found = list(rows.order_by(*(f"-{name}" for name in names))[: limit + 1])
+    wanted = rows.order_by(*(f"-{name}" for name in names))[: limit + 1]
+    found = read_list(lambda database: list(wanted.using(database)))
     page = found[:limit]
     if len(found) <= limit:
         return Page(page, None)

@@ -3,8 +3,10 @@
 Owns the rule that nothing in them is worth a disk flush: they are made for speed.
 """
 
+import os
 import random
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +17,7 @@ import psycopg
 import redis as redis_client
 
 from scheduler_project.stack import postgres, redis
+from scheduler_project.stack.accounts import as_account, server_account
 from scheduler_project.stack.layout import MARKER
 from scheduler_project.stack.ports import first_free
 from tests.support.polling import poll
@@ -103,23 +106,48 @@ def start_postgres(
         directory / "postgres", 0, _PASSWORD, _FAST if settings is None else settings
     )
     server.initialise()
+    started = _serve(server, "postgres", directory, marker)
+    started.server.make_database()
+    return started
 
+
+def start_replica(primary: PostgresServer, directory: Path, marker: Path) -> PostgresServer:
+    """Start a replica that streams from `primary`, on a copy of it in `directory`/replica."""
+    account, home = server_account(), directory / "replica"
+    home.mkdir(mode=0o700)
+    if account is not None:
+        os.chown(home, account.uid, account.gid)
+    data, programs = home / "postgres", postgres.binaries()
+    command = [
+        *as_account(account, [data, programs]),
+        str(programs / "pg_basebackup"),
+        f"--pgdata={data}",
+        f"--dbname={primary.server.admin_url}",
+        "--write-recovery-conf",
+        "--checkpoint=fast",
+        "--no-sync",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/")
+    assert done.returncode == 0, done.stderr
+    server = postgres.Postgres(data, 0, _PASSWORD, _FAST)
+    return _serve(server, "replica", directory, marker)
+
+
+def _serve(server: postgres.Postgres, name: str, directory: Path, marker: Path) -> PostgresServer:
     def on_port(port: int) -> tuple[Process, Callable[[], bool]]:
         moved = replace(server, port=port)
         process = Process(
-            "postgres",
+            name,
             moved.command(dies_with_parent=True),
             {MARKER: str(marker)},
-            directory / "postgres.log",
+            directory / f"{name}.log",
             stop_signal=signal.SIGINT,
             dies_by_itself=True,
         )
         return process, moved.is_ready
 
     port, process = _start_on_free_port(on_port)
-    started = PostgresServer(replace(server, port=port), process)
-    started.server.make_database()
-    return started
+    return PostgresServer(replace(server, port=port), process)
 
 
 def start_redis(directory: Path, marker: Path) -> RedisServer:
