@@ -1,6 +1,8 @@
 """`python -m scheduler_project.stack up|status|logs|down|reset`: what the Makefile calls."""
 
 import argparse
+import os
+import shlex
 import sys
 
 from rich.table import Table
@@ -10,10 +12,11 @@ from scheduler_project.stack.demo import Demo
 from scheduler_project.stack.down import reset, take_down
 from scheduler_project.stack.env_file import read_env_file
 from scheduler_project.stack.errors import StackError
-from scheduler_project.stack.layout import current_layout
+from scheduler_project.stack.layout import Layout, current_layout
 from scheduler_project.stack.locks import exclusive
 from scheduler_project.stack.logs import follow, last_lines
 from scheduler_project.stack.stack import Stack
+from scheduler_project.stack.strays import processes_of
 from scheduler_project.stack.up import bring_up
 
 
@@ -34,10 +37,10 @@ def _up(arguments: argparse.Namespace) -> None:
         except StackError:
             console.print(last_lines(layout), markup=False, style="dim")
             raise
-    _print_addresses(values)
+    _print_addresses(values, layout)
 
 
-def _print_addresses(values: dict[str, str]) -> None:
+def _print_addresses(values: dict[str, str], layout: Layout) -> None:
     lines = [
         ("API", f"{values['API_URL']}  documentation: {values['API_URL']}/docs"),
         ("  Acme's key", values["API_KEY"]),
@@ -48,8 +51,13 @@ def _print_addresses(values: dict[str, str]) -> None:
     for name, text in lines:
         # Never wrapped: these are copied.
         console.print(f"{name:<16}{text}", markup=False, soft_wrap=True)
+    env_file = shlex.quote(os.path.relpath(layout.env_file))
+    # A bare word after the dot would be looked for in PATH.
+    source = env_file if "/" in env_file else f"./{env_file}"
     console.print(
-        "For scripts: . .local/env   Next: make status, make logs, make down", style="dim"
+        f"For scripts: . {source}   Next: make status, make logs, make down",
+        style="dim",
+        soft_wrap=True,
     )
 
 
@@ -61,6 +69,8 @@ def _status(_: argparse.Namespace) -> None:
     layout = current_layout()
     stack = Stack(layout)
     if stack.supervisor.pid() is None:
+        if left := len(processes_of(layout)):
+            raise StackError(f"The supervisor is gone, {left} processes run without it.", "make up")
         raise StackError("The stack is down.", "make up")
     table = Table("program", "state", "", "metrics", box=None)
     metrics = stack.metrics_urls()
@@ -69,7 +79,7 @@ def _status(_: argparse.Namespace) -> None:
         table.add_row(program.name, program.state, program.detail, metrics.get(program.name, ""))
     console.print(table)
     if layout.env_file.exists():
-        _print_addresses(read_env_file(layout.env_file))
+        _print_addresses(read_env_file(layout.env_file), layout)
     if any(program.state != "RUNNING" for program in programs):
         raise StackError("Not every program runs.", "make logs, make up")
 

@@ -80,6 +80,8 @@ class Layout:
         self.local.mkdir(parents=True, exist_ok=True)
         self.local.chmod(0o711)
         self.logs.mkdir(exist_ok=True)
+        # What was asked for stands there, and what customers call their things.
+        self.logs.chmod(0o700)
         directory = self.supervisor_socket.parent
         directory.mkdir(exist_ok=True)
         if directory != self.local:

@@ -23,6 +23,22 @@ USUAL_PORTS = {
 # Below what the kernel hands to outgoing connections (32768 on Linux): a port picked from those
 # could be somebody's client port by the time that a stopped server wants it back.
 _LAST_PORT = 32_767
+_HIGHEST_PORT = 65_535
+
+
+def ports_set(environ: Mapping[str, str]) -> dict[str, int]:
+    """The ports that a person set, by service; raises StackError for what is no port."""
+    ports = {}
+    for name in USUAL_PORTS:
+        variable = f"{name.upper()}_PORT"
+        if text := environ.get(variable):
+            if not text.isascii() or not text.isdigit() or not 1 <= int(text[:6]) <= _HIGHEST_PORT:
+                raise StackError(
+                    f"{variable}={text!r} is no port.",
+                    f"set {variable} to a number from 1 to {_HIGHEST_PORT}, or leave it out",
+                )
+            ports[name] = int(text)
+    return ports
 
 
 def is_free(port: int) -> bool:

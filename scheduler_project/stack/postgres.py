@@ -20,6 +20,7 @@ from scheduler_project.stack.waiting import poll
 
 ROLE = DATABASE = "scheduler"
 _SUPERUSER = "postgres"
+_SCHEMES = ("postgresql://", "postgres://")
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
     # No socket: its path would have to be short, and TCP with a password serves everybody.
@@ -162,12 +163,35 @@ def answers(url: str) -> bool:
     return True
 
 
+def check_url(url: str) -> None:
+    """Raise StackError when `url` is not a PostgreSQL server's; it may hold a password, so the
+    message doesn't show it."""
+    try:
+        understood = url.startswith(_SCHEMES) and bool(psycopg.conninfo.conninfo_to_dict(url))
+    except psycopg.Error:
+        understood = False
+    if not understood:
+        raise StackError(
+            "DATABASE_URL is not the address of a PostgreSQL server.",
+            "set it to postgresql://user:password@host:port/name, or leave it out",
+        )
+
+
 def wait_ready(url: str, timeout_s: float) -> None:
-    """Return when the server at `url` answers, or raise StackError."""
+    """Return when the server at `url` answers, or raise StackError with what it said last."""
     if not poll(lambda: answers(url), timeout_s):
         host = psycopg.conninfo.conninfo_to_dict(url)
         raise StackError(
-            f"PostgreSQL at {host.get('host')}:{host.get('port', 5432)} does not answer "
-            f"within {timeout_s:.0f} s.",
+            f"PostgreSQL at {host.get('host')}:{host.get('port', 5432)} does not let us in "
+            f"within {timeout_s:.0f} s. {_complaint(url)}".rstrip(),
             "make logs NAME=postgres, or check DATABASE_URL",
         )
+
+
+def _complaint(url: str) -> str:
+    """What the server or the network says to us; libpq leaves passwords out."""
+    try:
+        psycopg.connect(url, connect_timeout=3).close()
+    except psycopg.Error as error:
+        return str(error).strip().splitlines()[0]
+    return ""

@@ -163,8 +163,11 @@ def application_programs(
 def settings_in(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables of `environ` that settings.py reads: what a person set for this stack."""
     source = (CHECKOUT / "scheduler_project" / "settings.py").read_text()
-    names = re.findall(r"""env\.\w+\(\s*["']([A-Z][A-Z0-9_]*)["']""", source)
-    return {name: environ[name] for name in sorted(set(names)) if environ.get(name)}
+    names = re.findall(r"""env\.\w+\(\s*f?["']([A-Z][^"']*)["']""", source)
+    # f"RATE_LIMIT_{…}_BURST" stands for every name of that form.
+    forms = [re.sub(r"\{[^}]*\}", "[A-Z0-9_]+", name) for name in names]
+    is_setting = re.compile("|".join(sorted(set(forms)))).fullmatch
+    return {name: environ[name] for name in sorted(environ) if environ[name] and is_setting(name)}
 
 
 def source_digest(root: Path) -> str:

@@ -71,6 +71,18 @@ def answers(url: str) -> bool:
         return False
 
 
+def check_url(url: str) -> None:
+    """Raise StackError when `url` is not a Redis server's; it may hold a password, so the message
+    doesn't show it."""
+    try:
+        redis.ConnectionPool.from_url(url)
+    except ValueError as error:
+        raise StackError(
+            "REDIS_URL is not the address of a Redis server.",
+            "set it to redis://:password@host:port/0, or leave it out",
+        ) from error
+
+
 def wait_ready(url: str, timeout_s: float) -> None:
     """Return when the server at `url` answers, or raise StackError."""
     if not poll(lambda: answers(url), timeout_s):

@@ -11,9 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 import django
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 
+from scheduler_project.lib.env import SettingError
+
 ADMIN_USER = "admin"
+# The exit code that says: a setting is wrong, and standard error holds the sentence about it.
+BAD_SETTINGS = 3
 
 
 def prepare(admin_password: str, tenants: list[str]) -> dict[str, Any]:
@@ -49,10 +54,29 @@ def make_keys(tenants: list[str]) -> dict[str, str]:
     return keys
 
 
+def check_settings() -> dict[str, Any]:
+    """Nothing more: whoever gets here has read the settings and found them sound."""
+    return {}
+
+
+def _set_up() -> None:
+    """Start Django; settings that are wrong end the process with a sentence, not a traceback."""
+    try:
+        django.setup()
+        # Reads the settings, as they are imported with the checks.
+        from scheduler_project.checks import refuse_unsound_start
+
+        refuse_unsound_start()
+    except (SettingError, ImproperlyConfigured) as error:
+        print(error, file=sys.stderr)
+        sys.exit(BAD_SETTINGS)
+
+
 if __name__ == "__main__":
-    django.setup()
+    _set_up()
     request = json.load(sys.stdin)
     actions: dict[str, Callable[..., dict[str, Any]]] = {
+        "check_settings": check_settings,
         "prepare": prepare,
         "make_keys": make_keys,
     }

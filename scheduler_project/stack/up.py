@@ -22,8 +22,9 @@ from scheduler_project.stack.env_file import write_env_file
 from scheduler_project.stack.errors import StackError
 from scheduler_project.stack.image import DEMO_IMAGE, ensure_demo_image
 from scheduler_project.stack.layout import CHECKOUT
-from scheduler_project.stack.ports import USUAL_PORTS, choose_ports, is_free
-from scheduler_project.stack.seed import ADMIN_USER
+from scheduler_project.stack.ports import choose_ports, is_free, ports_set
+from scheduler_project.stack.programs import settings_in
+from scheduler_project.stack.seed import ADMIN_USER, BAD_SETTINGS
 from scheduler_project.stack.stack import FLOWER_USER, SERVERS, Stack
 from scheduler_project.stack.strays import end_all, listens, processes_of
 from scheduler_project.stack.waiting import poll
@@ -36,6 +37,8 @@ _START_TIMEOUT_S = 120
 
 def bring_up(stack: Stack) -> None:
     """Bring everything up; harmless and quick when it is up already."""
+    _choose_ports(stack)
+    _refuse_bad_settings(stack)
     with step("Container engine") as details:
         log = stack.layout.logs / "dockerd.log"
         engine = ensure_engine(stack.layout.instance, log, stack.environ)
@@ -50,6 +53,14 @@ def bring_up(stack: Stack) -> None:
     with step("API keys"):
         _ensure_keys(stack)
     _write_env_file(stack)
+
+
+def _refuse_bad_settings(stack: Stack) -> None:
+    """Before anything starts with what a person has set: each program would say it in its log."""
+    postgres.check_url(stack.addresses().database)
+    redis.check_url(stack.addresses().redis)
+    if settings_in(stack.environ):
+        _seed(stack, "check_settings")
 
 
 def _start(stack: Stack, engine: Engine) -> None:
@@ -73,13 +84,8 @@ def _lost_a_port(stack: Stack) -> bool:
 
 
 def _choose_ports(stack: Stack) -> None:
-    wanted = {
-        name: int(value)
-        for name in USUAL_PORTS
-        if (value := stack.environ.get(f"{name.upper()}_PORT"))
-    }
     stack.state.ports = choose_ports(
-        wanted, stack.state.ports, lambda port: listens(port, stack.layout)
+        ports_set(stack.environ), stack.state.ports, lambda port: listens(port, stack.layout)
     )
     stack.save()
 
@@ -160,6 +166,8 @@ def _seed(stack: Stack, action: str, **request: Any) -> dict[str, Any]:
         capture_output=True,
         text=True,
     )
+    if done.returncode == BAD_SETTINGS:
+        raise StackError(done.stderr.strip(), "set it otherwise, or leave it out")
     if done.returncode:
         raise StackError(
             f"Setting up the database failed ({action}):\n{done.stderr[-3000:]}",

@@ -99,6 +99,7 @@ def test_up_runs_a_job_in_a_container_and_says_where_everything_is(commands: Com
     env = commands.env()
     for name in ("API_URL", "API_KEY", "API_KEY_2", "ADMIN_URL", "ADMIN_PASSWORD", "FLOWER_URL"):
         assert env[name] in output
+    assert f". {os.path.relpath(commands.layout.env_file, CHECKOUT)} " in output
     assert env["DEMO_IMAGE"] == "scheduler-demo:latest"
     assert stat.S_IMODE(commands.layout.env_file.stat().st_mode) == 0o600
 
@@ -129,6 +130,27 @@ def test_a_second_up_leaves_every_process_alone(up: Commands) -> None:
 def test_a_shell_that_sourced_the_env_file_still_gets_the_embedded_servers(up: Commands) -> None:
     before = up.pids()
     up("up", "--no-demo", variables=up.env())
+    assert up.pids() == before
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"API_PORT": "abc"}, "API_PORT='abc'"),
+        ({"DATABASE_URL": "mysql://u:geheim@h/db"}, "DATABASE_URL"),
+        ({"REDIS_URL": "http://u:geheim@h/0"}, "REDIS_URL"),
+        ({"WORKER_SLOTS": "many"}, "WORKER_SLOTS='many'"),
+        ({"LEASE_S": "5"}, "HEARTBEAT_S (10) must be smaller"),
+    ],
+)
+def test_a_setting_that_is_wrong_is_said_in_a_sentence_and_nothing_is_touched(
+    up: Commands, variables: dict[str, str], said: str
+) -> None:
+    before = up.pids()
+    refused = up("up", "--no-demo", fails=True, variables=variables)
+    assert said in refused.stdout
+    for never in ("Traceback", "geheim", "make reset"):
+        assert never not in refused.stdout + refused.stderr
     assert up.pids() == before
 
 
@@ -216,6 +238,7 @@ def test_down_finds_everything_after_its_supervisor_was_killed(
     assert daemon is not None
     os.kill(daemon, signal.SIGKILL)
     assert up.processes()
+    assert "supervisor is gone" in up("status", fails=True).stdout
     up("down")
     assert up.processes() == []
     with engine.client() as client:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from scheduler_project.stack import postgres, redis
 from scheduler_project.stack.env_file import read_env_file, write_env_file
 from scheduler_project.stack.errors import StackError
 from scheduler_project.stack.layout import CHECKOUT, Layout
@@ -71,6 +72,31 @@ def test_a_value_that_would_break_the_configuration_is_refused(tmp_path: Path, v
 def test_what_a_caller_sets_for_the_application_is_passed_on_and_nothing_else() -> None:
     environ = {"LEASE_S": "6", "WORKER_SLOTS": "3", "LOG_LEVEL": "", "MAKEFLAGS": "-j"}
     assert settings_in(environ) == {"LEASE_S": "6", "WORKER_SLOTS": "3"}
+
+
+def test_settings_whose_names_are_made_in_a_loop_are_passed_on_too() -> None:
+    set_by_hand = {"RATE_LIMIT_RUN_NOW_BURST": "5", "RATE_LIMIT_READ_PER_S": "7"}
+    assert settings_in({**set_by_hand, "RATE_LIMIT": "1"}) == set_by_hand
+
+
+@pytest.mark.parametrize("url", ["foo", "mysql://u:geheim@h/db", "postgresql://h/d?x=geheim", ""])
+def test_what_is_no_database_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(StackError, match="DATABASE_URL") as refused:
+        postgres.check_url(url)
+    assert "geheim" not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["foo", "http://u:geheim@h/0", "redis://u:geheim@h:port/0"])
+def test_what_is_no_redis_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(StackError, match="REDIS_URL") as refused:
+        redis.check_url(url)
+    assert "geheim" not in str(refused.value)
+
+
+def test_only_their_owner_reads_the_logs(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "local")
+    layout.make_directories()
+    assert stat.S_IMODE(layout.logs.stat().st_mode) == 0o700
 
 
 def test_a_worker_has_a_thread_for_each_slot_and_each_prepared_run() -> None:

@@ -6,7 +6,13 @@ from collections.abc import Iterator
 import pytest
 
 from scheduler_project.stack.errors import StackError
-from scheduler_project.stack.ports import USUAL_PORTS, choose_ports, first_free, is_free
+from scheduler_project.stack.ports import (
+    USUAL_PORTS,
+    choose_ports,
+    first_free,
+    is_free,
+    ports_set,
+)
 
 
 @pytest.fixture
@@ -67,3 +73,14 @@ def test_a_port_is_free_again_as_soon_as_its_server_is_gone(taken_port: int) -> 
         with socket.create_connection(("127.0.0.1", free)), server.accept()[0]:
             pass
     assert is_free(free)
+
+
+def test_ports_are_read_from_their_variables() -> None:
+    environ = {"API_PORT": "8001", "REDIS_PORT": "65535", "FLOWER_PORT": "", "PORT": "1"}
+    assert ports_set(environ) == {"api": 8001, "redis": 65_535}
+
+
+@pytest.mark.parametrize("text", ["abc", "0", "65536", "-1", "80.0", "+80", "9" * 30, "٨٠", " 80"])
+def test_what_is_no_port_is_refused_with_its_variable(text: str) -> None:
+    with pytest.raises(StackError, match="POSTGRES_PORT"):
+        ports_set({"POSTGRES_PORT": text})
