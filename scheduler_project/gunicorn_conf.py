@@ -19,7 +19,11 @@ def _fresh_metrics_dir() -> str:
     """
     given = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
     if not given:
-        return tempfile.mkdtemp(prefix="scheduler-api-metrics-", dir="/dev/shm")
+        # What a server left that was killed.
+        for left in Path("/dev/shm").glob("scheduler-api-metrics-*-*"):  # noqa: S108
+            if not Path("/proc", left.name.split("-")[3]).exists():
+                shutil.rmtree(left, ignore_errors=True)
+        return tempfile.mkdtemp(prefix=f"scheduler-api-metrics-{os.getpid()}-", dir="/dev/shm")
     for file in Path(given).glob("*.db"):
         file.unlink(missing_ok=True)
     Path(given).mkdir(parents=True, exist_ok=True)
