@@ -33,6 +33,11 @@ def seeded() -> dict[str, Any]:
         cursor.execute(insert, [job.job_id, tenant.tenant_id, "succeeded", None, now, RUNS])
         cursor.execute(insert, [job.job_id, tenant.tenant_id, "queued", None, None, 480])
         cursor.execute(insert, [job.job_id, tenant.tenant_id, "leased", session, None, 20])
+        # Planned ahead, of another job: a withdrawal must not walk through them to find its own.
+        cursor.execute(
+            insert.replace("now() - make", "now() + make"),
+            [make_job(tenant).job_id, tenant.tenant_id, "queued", None, None, 5_000],
+        )
         make_due_job(tenant, due_in_s=10)
         cursor.execute(
             "WITH more AS (INSERT INTO jobs (job_id, tenant_id, name, description, labels,"

@@ -24,7 +24,13 @@ from tests.support.polling import poll
 from tests.support.processes import Process
 
 _PASSWORD = "only-for-tests"
-_FAST = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
+_FAST = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    "synchronous_commit": "off",
+    # In the data directory and removed with it: a killed server leaves its own in /dev/shm.
+    "dynamic_shared_memory_type": "mmap",
+}
 # Port numbers from here on are tried: far from the usual ones, below those of outgoing connections.
 _FIRST_PORT, _PORT_SPAN = 20_000, 10_000
 
