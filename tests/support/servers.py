@@ -68,6 +68,12 @@ class PostgresServer:
         """As if the machine had lost power, but for the disk."""
         self.process.kill()
 
+    def discard(self) -> None:
+        """End it for good, at once. Not by a kill, which leaves its shared memory to the machine:
+        a few thousand test stacks later no PostgreSQL starts there any more."""
+        self.process.stop_signal = signal.SIGQUIT
+        self.process.stop(within_s=5)
+
 
 @dataclass
 class RedisServer:

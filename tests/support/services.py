@@ -51,7 +51,7 @@ class Services:
 
     def stop(self) -> None:
         self.redis.kill()
-        self.postgres.kill()
+        self.postgres.discard()
         _remove_run(self.directory)
 
 

@@ -157,7 +157,7 @@ class StackUnderTest:
         for process in [*self.schedulers, *self.workers, self.warden, self.api]:
             process.kill()
         self.redis.kill()
-        self.postgres.kill()
+        self.postgres.discard()
         end_all(marked(self.directory), grace_s=1)
         remove_containers(self.engine, self.instance)
         shutil.rmtree(Layout(self.directory).deadlines, ignore_errors=True)
