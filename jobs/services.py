@@ -64,6 +64,7 @@ from jobs.versions import (
     version_of,
 )
 from scheduler_project.lib.insert_together import insert_together
+from scheduler_project.lib.prepared import prepared_cursor
 from scheduler_project.lib.transactions import one_transaction
 from tenants.models import Tenant
 
@@ -380,7 +381,7 @@ def _clock_and_jobs(tenant: Tenant) -> tuple[datetime, int]:
 
     Both in one round trip. Index: jobs_by_tenant.
     """
-    with connection.cursor() as sql:
+    with prepared_cursor() as sql:
         sql.execute(
             "SELECT clock_timestamp(), (SELECT count(*) FROM (SELECT FROM jobs WHERE tenant_id = %s"
             " AND deleted_at IS NULL LIMIT %s) AS counted)",

@@ -132,6 +132,8 @@ def _database(name: str, url: str) -> Any:
         "keepalives_interval": 2,
         "keepalives_count": 3,
         "tcp_user_timeout": 8_000,
+        # Of the statements that ask for it (lib/prepared.py); Django's own cursors never prepare.
+        "prepare_threshold": 4,
     }
     if DATABASE_POOL_SIZE:
         database["OPTIONS"]["pool"] = {"min_size": 1, "max_size": DATABASE_POOL_SIZE, "timeout": 3}

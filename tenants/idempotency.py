@@ -14,6 +14,7 @@ from django.db import OperationalError, connection
 from psycopg import errors as pg_errors
 
 from scheduler_project.lib.idempotency import KEPT_HOURS
+from scheduler_project.lib.prepared import prepared_cursor
 from scheduler_project.lib.problems import Problem
 
 RETRY_AFTER_S: Final = 1
@@ -76,7 +77,7 @@ def claim(tenant_id: UUID, key: str, route: str, body: str) -> Answer | None:
         "wait": wait,
         "hours": KEPT_HOURS,
     }
-    with connection.cursor() as cursor:
+    with prepared_cursor() as cursor:
         # A key found taken can be purged before it is read: then it is free, so ask again.
         for _ in range(3):
             try:
@@ -96,7 +97,7 @@ def claim(tenant_id: UUID, key: str, route: str, body: str) -> Answer | None:
 
 def keep(tenant_id: UUID, key: str, answer: Answer) -> None:
     """Write the answer under a key that this transaction has claimed."""
-    with connection.cursor() as cursor:
+    with prepared_cursor() as cursor:
         cursor.execute(
             _KEEP, [answer.status, json.dumps(answer.headers), answer.body, tenant_id, key]
         )

@@ -8,6 +8,7 @@ from uuid import UUID
 from django.db import connection
 from django.db.models import Model
 
+from scheduler_project.lib.prepared import prepared_cursor
 from tenants.models import ApiKey, Tenant
 
 # `last_used_at` is for people looking for dead keys: a write a minute is exact enough.
@@ -29,7 +30,7 @@ def key_find(prefix: str) -> FoundKey | None:
     Every request begins with it: the statement is put together once, because building it anew with
     the ORM costs five times what PostgreSQL needs to answer it.
     """
-    with connection.cursor() as cursor:
+    with prepared_cursor() as cursor:
         cursor.execute(_key_statement(), [USE_RECORDED_EVERY_S, prefix])
         row = cursor.fetchone()
     if row is None:

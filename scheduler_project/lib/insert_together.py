@@ -13,6 +13,8 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.models import Field, Model
 from django.db.models.expressions import DatabaseDefault
 
+from scheduler_project.lib.prepared import prepared_cursor
+
 Columns = tuple[tuple[str, tuple[str, ...]], ...]
 
 
@@ -32,7 +34,7 @@ def insert_together(*rows: Model) -> None:
     values = [
         field.get_db_prep_save(value, connection) for pairs in given for field, value in pairs
     ]
-    with connection.cursor() as cursor:
+    with prepared_cursor() as cursor:
         cursor.execute(_statement(columns), values)
     for row in rows:
         row._state.adding, row._state.db = False, connection.alias

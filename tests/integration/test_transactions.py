@@ -1,4 +1,4 @@
-"""Rows inserted together, and transactions that join: no savepoint, and no half of anything."""
+"""Rows inserted together, statements prepared, transactions that join: no half of anything."""
 
 from uuid import uuid4
 
@@ -9,6 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from scheduler_project.lib.insert_together import insert_together
 from scheduler_project.lib.transactions import one_transaction
 from tenants.models import ApiKey, Tenant
+from tenants.selectors import key_find
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -46,6 +47,32 @@ def test_of_rows_inserted_together_all_are_stored_or_none() -> None:
     with pytest.raises(IntegrityError):
         insert_together(another, same_prefix)
     assert not Tenant.objects.filter(pk=another.pk).exists()
+
+
+def test_a_statement_is_prepared_at_its_fifth_execution_and_reads_like_any_other() -> None:
+    tenant, key = _tenant_and_key()
+    insert_together(tenant, key)
+    connection.close()  # what other tests have prepared goes with it
+    found = [key_find(key.prefix) for _ in range(6)]
+    assert [one and one.api_key.tenant for one in found] == [tenant] * 6
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT statement FROM pg_prepared_statements")
+        (statement,) = cursor.fetchone()
+        assert "FROM api_keys JOIN tenants" in statement
+
+
+def test_a_prepared_statement_survives_a_column_more() -> None:
+    tenant, key = _tenant_and_key()
+    insert_together(tenant, key)
+    for _ in range(6):
+        assert key_find(key.prefix)
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE tenants ADD COLUMN of_a_later_release text")
+        try:
+            assert key_find(key.prefix)
+        finally:
+            cursor.execute("ALTER TABLE tenants DROP COLUMN of_a_later_release")
+    assert key_find(key.prefix)
 
 
 def test_an_inner_part_of_a_transaction_takes_no_savepoint() -> None:
