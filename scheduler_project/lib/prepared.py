@@ -28,7 +28,7 @@ def prepared_cursor() -> CursorWrapper:
     connection.close_if_health_check_failed()
     connection.ensure_connection()
     with connection.wrap_database_errors:
-        cursor: CursorWrapper = connection._prepare_cursor(
-            ServerBindingCursor(connection.connection)
-        )
+        # The stubs know neither.
+        plain = ServerBindingCursor(connection.connection)  # type: ignore[call-arg]
+        cursor: CursorWrapper = connection._prepare_cursor(plain)  # type: ignore[attr-defined]
     return cursor
