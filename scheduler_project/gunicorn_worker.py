@@ -6,13 +6,16 @@ Here the poller waits, until a request is there with its body, and not for ever.
 can't tell (the end of a body in chunks that looks ended) a thread waits for, not for ever either.
 """
 
+import json
 import re
 import socket
 import time
 from functools import partial
 from selectors import EVENT_READ
 from typing import Any, Final, NamedTuple
+from uuid import uuid4
 
+from gunicorn import util  # type: ignore[import-untyped]
 from gunicorn.workers.gthread import ThreadWorker  # type: ignore[import-untyped]
 
 # How long a client may take for a request, and a thread wait for what the poller could not see.
@@ -28,6 +31,28 @@ _CHUNKED: Final = re.compile(rb"\r\ntransfer-encoding:[^\r]*chunked", re.IGNOREC
 _ASKS: Final = re.compile(rb"\r\nexpect:", re.IGNORECASE)
 # Linux wakes a poller only for more bytes than these (socket(7)).
 _WAKE_AT: Final = socket.SO_RCVLOWAT
+
+
+def write_problem(sock: socket.socket, status: int, reason: str, message: str) -> None:
+    """Say that a request was refused before the application saw it, as the API says such things.
+
+    Takes the place of gunicorn's own page of HTML, which would be the one answer that a customer's
+    client can't read. A transfer coding that nobody knows is the client's fault, no 501.
+    """
+    from scheduler_project.lib.problems import CONTENT_TYPE, Problem  # Django is loaded by now
+
+    code = {414: "uri_too_long", 431: "headers_too_large"}.get(status, "bad_request")
+    problem = Problem("internal_error" if status == 500 else code)
+    body = json.dumps(problem.as_json(str(uuid4()))).encode()
+    head = (
+        f"HTTP/1.1 {problem.status_code} {problem.type.title}\r\nConnection: close\r\n"
+        f"Content-Type: {CONTENT_TYPE}\r\nCache-Control: no-store\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    util.write_nonblock(sock, head.encode("latin-1") + body)
+
+
+util.write_error = write_problem
 
 
 class _Wait(NamedTuple):

@@ -189,6 +189,20 @@ _PROBLEMS: Final = (
         "Send less: large data belongs in storage that the job reads.",
     ),
     ProblemType(
+        "uri_too_long",
+        414,
+        "The address is too long",
+        "The request's first line, with its path and query, is longer than the server reads.",
+        "Put fewer values into the query, or shorter ones.",
+    ),
+    ProblemType(
+        "headers_too_large",
+        431,
+        "The headers are too large",
+        "The request has more headers, or longer ones, than the server reads.",
+        "Send only the headers that the API describes.",
+    ),
+    ProblemType(
         "unsupported_media_type",
         415,
         "The body has the wrong content type",

@@ -217,3 +217,34 @@ def test_no_header_names_the_path_of_the_application(stack: StackUnderTest) -> N
     for path in ("/elsewhere", "/v1", "x"):
         answer = stack.client.get("/v1/me", headers={"SCRIPT_NAME": path})
         assert answer.status_code == 200
+
+
+@pytest.mark.stack(workers=0, schedulers=0, warden=False)
+@pytest.mark.parametrize(
+    ("request_bytes", "status", "code"),
+    [
+        (
+            b"GET /v1/me?" + b"a" * 8_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            414,
+            "uri_too_long",
+        ),
+        (b"GET /v1/me HTTP/1.1\r\nX: " + b"a" * 9_000 + b"\r\n\r\n", 431, "headers_too_large"),
+        (b"NONSENSE\r\n\r\n", 400, "bad_request"),
+        (b"POST /v1/jobs HTTP/1.1\r\nTransfer-Encoding: zzz\r\n\r\n", 400, "bad_request"),
+        (b"GET /v1/me HTTP/1.1\r\nX\x00: y\r\n\r\n", 400, "bad_request"),
+    ],
+    ids=["long address", "long header", "no HTTP", "unknown coding", "NUL in a header"],
+)
+def test_a_request_that_is_no_http_is_refused_with_a_problem(
+    stack: StackUnderTest, request_bytes: bytes, status: int, code: str
+) -> None:
+    address = (stack.client.base_url.host, stack.client.base_url.port)
+    with socket.create_connection(address, timeout=10) as sock:
+        sock.sendall(request_bytes)
+        head, _, body = b"".join(iter(lambda: sock.recv(65_536), b"")).partition(b"\r\n\r\n")
+
+    assert head.split()[1] == str(status).encode()
+    assert b"Content-Type: application/problem+json" in head
+    problem = json.loads(body)
+    assert (problem["status"], problem["code"]) == (status, code)
+    assert problem["request_id"]
