@@ -40,7 +40,7 @@ ENV_BYTES: Final = 65_536
 MOST_LABELS: Final = 32
 LABEL_VALUE_LENGTH: Final = 200
 
-# Set by us in every container; a program must be able to trust the fence that it reads.
+# Set by us in every container, or kept for us (RUN_TOKEN): a program must be able to trust them.
 RESERVED_VARIABLES: Final = frozenset(
     {"RUN_ID", "JOB_ID", "ATTEMPT", "SCHEDULED_FOR", "FENCE", "RUN_TOKEN"}
 )

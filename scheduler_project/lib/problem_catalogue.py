@@ -303,6 +303,6 @@ FIELD_CODES: Final[dict[str, str]] = {
     "invalid_image": "Not an image reference: registry/path:tag or registry/path@digest.",
     "image_not_allowed": "The tenant's image allow list has no prefix of this image.",
     "invalid_env_name": "Not a name that an environment variable can have.",
-    "reserved_env_name": "The scheduler sets this variable itself in every container.",
+    "reserved_env_name": "A name that the scheduler sets in every container, or keeps for itself.",
     "invalid_label_name": "Not a name that a label can have.",
 }

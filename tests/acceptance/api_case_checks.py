@@ -273,7 +273,7 @@ def env_is_exact(world: World) -> None:
 
 @holds("inside the container the true run id and attempt are seen")
 def our_names_are_ours(world: World) -> None:
-    documented("`RUN_ID`, `JOB_ID`, `ATTEMPT`, `SCHEDULED_FOR`, `FENCE` and `RUN_TOKEN`")
+    documented("`RUN_ID`, `JOB_ID`, `ATTEMPT`, `SCHEDULED_FOR` and `FENCE` are set by us")
     assert world.answer.status == 400
     codes = {error["field"]: error["code"] for error in world.answer.body["errors"]}
     assert codes == dict.fromkeys(["task.env.RUN_ID", "task.env.ATTEMPT"], "reserved_env_name")

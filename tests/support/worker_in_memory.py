@@ -53,6 +53,8 @@ class WorkerInMemory:
         self.directory = directory
         self.session_id = uuid4()
         self.signals: list[int] = []
+        # There is no database here; another test of this process may have left a connection.
+        monkeypatch.setattr(keeper, "close_old_connections", lambda: None)
         monkeypatch.setattr("os.kill", lambda pid, number: self.signals.append(number))
         self._slots = slots
         self._threads: list[threading.Thread] = []
