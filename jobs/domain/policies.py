@@ -199,7 +199,7 @@ def _env_problems(env: Mapping[str, str]) -> Iterator[FieldProblem]:
 
 def _variable_problems(path: tuple[str, ...], name: str, value: str) -> Iterator[FieldProblem]:
     if name in RESERVED_VARIABLES:
-        message = f"{name} is set by the scheduler in every container"
+        message = f"{name} is the scheduler's own in every container"
         yield FieldProblem(path, "reserved_env_name", message, "choose another name")
     elif not _VARIABLE_NAME.fullmatch(name):
         yield FieldProblem(
