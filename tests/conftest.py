@@ -22,7 +22,7 @@ from scheduler_project.stack.layout import CHECKOUT
 
 
 @pytest.fixture(scope="session")
-def engine() -> Iterator[Engine]:
+def container_engine() -> Iterator[Engine]:
     """A container engine that answers and has the demo image; installed and started if need be."""
     user = f"test-{os.getpid()}"
     engine = ensure_engine(user, CHECKOUT / ".local" / "logs" / "dockerd.log")
@@ -30,6 +30,12 @@ def engine() -> Iterator[Engine]:
     yield engine
     remove_containers(engine, os.environ["INSTANCE"])
     release_engine(user)
+
+
+@pytest.fixture(scope="session")
+def engine(container_engine: Engine) -> Engine:
+    """The container engine, by its short name."""
+    return container_engine
 
 
 @pytest.fixture(scope="session")

@@ -26,6 +26,9 @@ from scheduler_project.stack.waiting import poll
 
 _LOCAL_SOCKET = "unix:///var/run/docker.sock"
 _DOCKER_PID_FILE = Path("/var/run/docker.pid")
+# Engines that this process has started and does not wait for: a forgotten one would be reported as
+# left running when it is collected.
+_started: list["subprocess.Popen[bytes]"] = []
 # As workers/sandbox writes it.
 INSTANCE_LABEL = "scheduler.instance"
 # How long the engine may take to make a container that was asked for.
@@ -175,6 +178,7 @@ def _start_engine(log: Path) -> Engine:
             # Without our marker: the engine serves the machine and outlives this stack.
             env={"PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin", "HOME": "/root"},
         )
+    _started.append(process)
     EngineUsers().record_engine(process.pid)
     if not poll(lambda: process.poll() is not None or _answers(_LOCAL_SOCKET), 60, every_s=0.3):
         raise StackError("dockerd does not answer within 60 s.", f"see {log}")

@@ -15,6 +15,7 @@ import docker
 from scheduler_project.stack import debian
 from scheduler_project.stack.engine import Engine
 from scheduler_project.stack.errors import StackError
+from scheduler_project.stack.locks import exclusive
 
 DEMO_IMAGE = "scheduler-demo:latest"
 _DIGEST_LABEL = "scheduler.demo.digest"
@@ -50,7 +51,15 @@ def ensure_demo_image(engine: Engine, cache: Path) -> bool:
 
 
 def find_busybox(cache: Path) -> Path:
-    """Return a static busybox: the machine's, the cached one, or Debian's, fetched to `cache`."""
+    """Return a static busybox: the machine's, the cached one, or Debian's, fetched to `cache`.
+
+    One process at a time: a second one must not run the file that the first still unpacks.
+    """
+    with exclusive(cache / "lock"):
+        return _find_busybox(cache)
+
+
+def _find_busybox(cache: Path) -> Path:
     unpacked = cache / "bin" / "busybox"
     machines = [shutil.which("busybox"), "/bin/busybox", "/usr/bin/busybox"]
     for path in [unpacked, *(Path(name) for name in machines if name)]:

@@ -23,9 +23,11 @@ CALL_TIMEOUT_S = 2.0
 @pytest.fixture
 def engine() -> Iterator[PrivateEngine]:
     engine = PrivateEngine()
-    ensure_demo_image(engine.docker_host)
-    yield engine
-    engine.destroy()
+    try:
+        ensure_demo_image(engine.docker_host)
+        yield engine
+    finally:
+        engine.destroy()
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from uuid import UUID, uuid4
 import docker
 import pytest
 
-from tests.support.images import DEMO_IMAGE, ensure_demo_image
+from scheduler_project.stack.image import DEMO_IMAGE
+from tests.support.images import ensure_demo_image
 from tests.support.private_engine import PrivateEngine
 from tests.support.sandboxes import container_spec, eventually
 from workers.deadlines import boottime_s, read_deadlines, warden_is_alive, write_deadline
@@ -104,9 +105,11 @@ def node(tmp_path: Path) -> Iterator[Node]:
 @pytest.fixture
 def engine() -> Iterator[PrivateEngine]:
     engine = PrivateEngine()
-    ensure_demo_image(engine.docker_host)
-    yield engine
-    engine.destroy()
+    try:
+        ensure_demo_image(engine.docker_host)
+        yield engine
+    finally:
+        engine.destroy()
 
 
 def test_a_running_container_is_killed_when_its_deadline_passes_and_not_before(

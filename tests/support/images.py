@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import io
-import subprocess
-import tarfile
-from pathlib import Path
-
 import docker
 import docker.errors
 
-DEMO_IMAGE = "scheduler-demo:latest"
-BUSYBOX = Path("/bin/busybox")
+from scheduler_project.stack.image import DEMO_IMAGE, find_busybox, image_archive
+from scheduler_project.stack.layout import CHECKOUT
 
 
 def ensure_demo_image(docker_host: str | None = None) -> str:
     """Make `DEMO_IMAGE` on the engine unless it is there; return its name.
 
-    Fails when no engine answers or no static busybox is installed: these tests are worth
-    nothing without the real thing.
+    Fails when no engine answers or no static busybox can be had: these tests are worth nothing
+    without the real thing.
     """
     return ensure_image(DEMO_IMAGE, docker_host=docker_host)
 
@@ -42,20 +37,5 @@ def ensure_image(
 
 
 def busybox_root() -> bytes:
-    """A tar of a root file system: /bin/busybox, a link for each applet, and a few directories."""
-    applets = subprocess.run(
-        [BUSYBOX, "--list"], check=True, capture_output=True, text=True
-    ).stdout.split()
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for directory in ("bin", "etc", "tmp", "proc", "sys", "dev"):
-            entry = tarfile.TarInfo(directory)
-            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
-            archive.addfile(entry)
-        archive.add(BUSYBOX, arcname="bin/busybox")
-        for applet in applets:
-            if applet != "busybox":
-                link = tarfile.TarInfo(f"bin/{applet}")
-                link.type, link.linkname = tarfile.SYMTYPE, "busybox"
-                archive.addfile(link)
-    return buffer.getvalue()
+    """A tar of a root file system with busybox, found or fetched as `make up` does."""
+    return image_archive(find_busybox(CHECKOUT / ".local" / "busybox"))

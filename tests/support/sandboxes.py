@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from uuid import UUID, uuid4
 
-from tests.support.images import DEMO_IMAGE
+from scheduler_project.stack.image import DEMO_IMAGE
 from workers.sandbox.base import BadCommand, ContainerSpec, PermissionDenied
 from workers.sandbox.fake import FakeProgram
 
