@@ -1,26 +1,6 @@
-"""Settings of the bare project: the product's database and log settings, and nothing around."""
+"""Settings of the bare project: the product's own (database, log, server), and nothing around."""
 
-from scheduler_project.settings import (
-    ALLOWED_HOSTS,
-    DATABASES,
-    DEFAULT_AUTO_FIELD,
-    LOGGING,
-    SECRET_KEY,
-    TIME_ZONE,
-    USE_I18N,
-    USE_TZ,
-)
-
-__all__ = [
-    "ALLOWED_HOSTS",
-    "DATABASES",
-    "DEFAULT_AUTO_FIELD",
-    "LOGGING",
-    "SECRET_KEY",
-    "TIME_ZONE",
-    "USE_I18N",
-    "USE_TZ",
-]
+from scheduler_project.settings import *  # noqa: F403 – whatever the server's configuration reads
 
 # For their models alone: the bare views write and read the same tables.
 INSTALLED_APPS = ["django.contrib.contenttypes", "tenants", "jobs", "runs"]
