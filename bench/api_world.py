@@ -106,7 +106,7 @@ class World:
                 raise RuntimeError(f"{application} did not start:\n{server.output()[-3_000:]}")
             yield port
         finally:
-            server.kill()
+            server.stop(within_s=10)  # killed, it would leave its metrics in shared memory
 
 
 def _answers(port: int) -> bool:
