@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from signal import SIGKILL
 from typing import Any
 from uuid import UUID
 
@@ -50,6 +51,8 @@ MAX_OUTPUT_BYTES = 64 * 1024
 # How often a waiting thread looks up for a stop request: unnoticeable to a person, and sixteen
 # threads doing it cost less than one percent of a core.
 LOOK_UP_S = 0.05
+# How long the word of a kill for memory may come after the exit itself.
+MEMORY_FLAG_S = 1.0
 # Between questions to an engine that does not answer.
 ENGINE_PAUSE_S = 0.5
 # A SIGKILL takes 40 ms; after this long the kernel or the engine is stuck.
@@ -154,12 +157,28 @@ class EngineSandbox:
                     until_stop.wait(min(ENGINE_PAUSE_S, remaining_s))
                 else:
                     if found is not None:
-                        return found
+                        return self._with_memory_flag(handle, found)
                     # It runs after all. An exit between the look and this line is found by the
                     # watcher's list a second later.
                     ended.clear()
             if until_stop.is_set() or time.monotonic() >= deadline:
                 return None
+
+    def _with_memory_flag(self, handle: ContainerHandle, found: ContainerExit) -> ContainerExit:
+        """The exit, after another look for the memory flag where it could still be on its way.
+
+        The engine learns of a kill for memory by an event of its own, which a busy machine may
+        bring after the exit: looked at once, such a kill would be told to the customer as a signal.
+        """
+        until = time.monotonic() + MEMORY_FLAG_S
+        while found.signal == SIGKILL and not found.oom_killed and time.monotonic() < until:
+            time.sleep(LOOK_UP_S)
+            with suppress(EngineUnreachable):
+                again = self._exit_of(handle)
+                if again is None or again.exit_code is None:
+                    return found
+                found = again
+        return found
 
     def stop(self, handle: ContainerHandle, grace_s: float) -> ContainerExit:
         ended = self._watcher.watch(handle.container_id)
