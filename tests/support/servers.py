@@ -28,7 +28,7 @@ _FAST = {
     "fsync": "off",
     "full_page_writes": "off",
     "synchronous_commit": "off",
-    # Tests that look at plans make their own statistics; autovacuum, which can't see their rows yet,
+    # Tests that look at plans make their own statistics; autovacuum can't see their rows yet, and
     # would put its own in their place at some moment.
     "autovacuum": "off",
     # In the data directory and removed with it: a killed server leaves its own in /dev/shm.
