@@ -15,7 +15,7 @@ from runs.leases import CompleteAnswer, Completion, GoAnswer, GoRequest, Leased,
 from runs.wakeups import wake_dispatcher
 from scheduler_project.lib.events import emit
 from workers.environment import container_environment
-from workers.keeper import HandBack, Keeper, LocalRun
+from workers.keeper import Keeper, LocalRun
 from workers.sandbox.base import (
     UNPRIVILEGED_USER,
     BadCommand,
@@ -44,6 +44,10 @@ class GivenUp(Exception):
 
     The warden ends the container and the reaper takes the run, once the lease has run out.
     """
+
+
+class HandBack(Exception):
+    """The run must go back to the fair queue; the message says why."""
 
 
 @dataclass(frozen=True)

@@ -68,10 +68,6 @@ class LeaseTiming:
     prepare_lead_s: float
 
 
-class HandBack(Exception):
-    """The run must go back to the fair queue; the message says why."""
-
-
 @dataclass
 class LocalRun:
     """A run that a thread of this process works on."""
