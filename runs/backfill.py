@@ -20,7 +20,7 @@ from jobs.errors import InvalidJobError
 from jobs.models import Job, JobVersion
 from jobs.rows import version_policies
 from jobs.services import job_lock
-from runs import planner, store
+from runs import planned, planner, store
 from runs.domain.backfill import (
     MOST_OCCURRENCES,
     Epoch,
@@ -30,7 +30,8 @@ from runs.domain.backfill import (
     release_times,
     too_many,
 )
-from runs.domain.planning import CATCH_UP_SPACING, run_ids
+from runs.domain.planning import CATCH_UP_SPACING
+from runs.domain.run_id import make_run_ids
 from runs.domain.state import RunStatus, Trigger
 from runs.models import NIL, Run
 from runs.partitions import oldest_instant
@@ -73,7 +74,7 @@ def job_backfill(
         missing = _without_run(job_id, wanted)
         if not missing:
             return Backfill(0, len(wanted))
-        busy = planner.busy_until([job_id]).get(job_id)
+        busy = planned.busy_until([job_id]).get(job_id)
         begin = now if busy is None else max(now, busy + CATCH_UP_SPACING)
         ready = release_times(len(missing), begin=begin, rate_per_minute=rate_per_minute)
         _insert(job, missing, ready)
@@ -113,7 +114,7 @@ def _insert(job: Job, instants: list[datetime], ready: list[datetime]) -> None:
     count = len(instants)
     created = store.execute(
         "insert_runs",
-        run_ids=run_ids(instants, os.urandom(10)),
+        run_ids=make_run_ids(instants, os.urandom(10)),
         scheduled_fors=instants,
         job_ids=[job.job_id] * count,
         job_versions=[job.version] * count,

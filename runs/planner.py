@@ -4,40 +4,72 @@ Claim, insert, advance and commit are one transaction, so a planner that dies at
 either all of a batch or nothing of it.
 """
 
+import json
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, time, timedelta
-from functools import partial
-from typing import Any
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from datetime import time as time_of_day
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.conf import settings
-from django.db import DataError, IntegrityError, connection, transaction
+from django.db import connection, transaction
 
 from jobs.domain.schedule import ScheduleError, tzdata_version
 from jobs.domain.timing import CatchUp, held_back_since, pause_from_json
 from jobs.models import ScheduleCursor
 from jobs.recompute import recompute_locked
 from runs import store
+from runs.domain.pacing import look_ahead, next_batch
 from runs.domain.planning import (
     ClaimedJob,
-    CursorMove,
     CursorPlan,
-    PlannedRun,
-    PlannedSpan,
+    JobTimes,
+    Standing,
     plan_cursor,
     plan_held_back,
-    spaced_after,
+    plan_times,
 )
-from runs.domain.state import Trigger
 from runs.partitions import oldest_instant
-from runs.run_metrics import count_planned
+from runs.planned import advance, insert_planned, write_plans
 from scheduler_project.lib.events import emit
 
+_FIRST_BATCH = 1_000
 
-def plan_once(shards: Sequence[int] | None = None) -> dict[str, int]:
-    """Plan one batch of due cursors of the given shards (None: of all).
+
+class Planner:
+    """The planner of one scheduler process: it remembers how large a batch the database bears."""
+
+    def __init__(self, shards: Callable[[], Sequence[int]]) -> None:
+        """`shards()` returns those that the process holds at the moment."""
+        self._shards = shards
+        self._batch = min(_FIRST_BATCH, settings.PLANNER_BATCH)
+        self._was_full = False
+
+    def run_once(self) -> dict[str, int]:
+        """Plan one batch; returns its counts."""
+        began = time.monotonic()
+        counts = plan_once(self._shards(), batch=self._batch, is_paced=True)
+        took = timedelta(seconds=time.monotonic() - began)
+        self._was_full = counts["jobs"] - counts.get("stuck", 0) >= self._batch
+        self._batch = next_batch(
+            self._batch, was_full=self._was_full, took=took, most=settings.PLANNER_BATCH
+        )
+        return counts
+
+    def is_behind(self, counts: Mapping[str, int]) -> bool:
+        """Return whether the last batch was full, so that more cursors are likely to be due."""
+        return self._was_full
+
+
+def plan_once(
+    shards: Sequence[int] | None = None, *, batch: int | None = None, is_paced: bool = False
+) -> dict[str, int]:
+    """Plan one batch (None: the largest) of due cursors of the given shards (None: of all).
+
+    Paced, it leaves around a full minute what can wait: see runs/domain/pacing.py.
 
     Cursors that newer zone data set are left alone. One that older data set is looked at first:
     if the rules have moved its instants, it is fixed, and planned in the next round.
@@ -49,20 +81,26 @@ def plan_once(shards: Sequence[int] | None = None) -> dict[str, int]:
     if shards is not None and not shards:
         return {"jobs": 0}
     with transaction.atomic():
+        (row,) = store.fetch("transaction_time")
+        now: datetime = row.now
+        longest = timedelta(seconds=settings.LOOK_AHEAD_S)
+        until = now + (look_ahead(now, longest) if is_paced else longest)
         claimed = store.fetch(
             "claim_due_cursors",
-            look_ahead_s=settings.LOOK_AHEAD_S,
-            limit=settings.PLANNER_BATCH,
+            until=until,
+            limit=batch or settings.PLANNER_BATCH,
             shards=None if shards is None else list(shards),
             tzdata=tzdata_version(),
         )
         if not claimed:
             return {"jobs": 0}
-        rows = store.fetch("read_claimed_jobs", job_ids=[row.job_id for row in claimed])
-        now: datetime = rows[0].now
-        rezoned = _rezone(rows)
-        rows = [row for row in rows if row.job_id not in rezoned]
-        counts = _plan_rows(rows, now, now + timedelta(seconds=settings.LOOK_AHEAD_S))
+        rezoned = _rezone(claimed)
+        jobs = store.fetch(
+            "read_claimed_jobs",
+            job_ids=store.uuids(row.job_id for row in claimed if row.job_id not in rezoned),
+        )
+        cursors = {row.job_id: row for row in claimed}
+        counts = _plan_jobs([(cursors[job.job_id], job) for job in jobs], now, until)
         return counts | {"jobs": len(claimed), "rezoned": len(rezoned)}
 
 
@@ -93,34 +131,77 @@ def settle(job_id: UUID, now: datetime, catch_up: CatchUp) -> None:
     the pause has held back. Of a job that can't be planned nothing can be told, and it may be
     about to be mended: it is left as it is.
     """
-    (row,) = store.fetch("read_claimed_jobs", job_ids=[job_id])
-    if not row.enabled or row.is_deleted:
+    (cursor,) = store.fetch("read_cursor", job_id=job_id)
+    (job,) = store.fetch("read_claimed_jobs", job_ids=store.uuids([job_id]))
+    if not job.enabled or job.is_deleted:
         return
     try:
-        if pause_from_json(row.pause) is not None:
+        times = _TimesAsStored.of(cursor, job).decoded()
+        pause = json.loads(job.pause or "null")
+        if pause_from_json(pause) is not None:
             held_back = plan_held_back(
-                _claimed_job(row),
+                _claimed_job(job),
+                times,
+                pause,
                 catch_up,
                 now=now,
-                oldest_row=oldest_row(now, held_back_since(row.pause)),
+                oldest_row=oldest_row(now, held_back_since(pause)),
                 random_bytes=os.urandom(10),
             )
-            _insert(*held_back)
-        if row.next_run_at is not None and row.next_run_at <= now:
-            _write_batch([_plan(row, now, now)])
+            insert_planned(*held_back)
+        if times.next_run_at is not None and times.next_run_at <= now:
+            plan = plan_times(
+                times,
+                now=now,
+                until=now,
+                oldest_row=oldest_row(now, times.next_run_at),
+                tzdata=tzdata_version(),
+            )
+            planned = plan_cursor(_claimed_job(job), plan, os.urandom(10))
+            insert_planned(planned.runs, planned.spans)
+            advance([job_id], [planned.standing])
     except ScheduleError as error:
         emit("planner.not_settled", "A job that is changed can't be planned as it was.",
              job_id=job_id, reason=str(error))  # fmt: skip
 
 
-def is_behind(counts: Mapping[str, int]) -> bool:
-    """Return whether the batch was full, so that more cursors are likely to be due."""
-    return counts.get("jobs", 0) - counts.get("stuck", 0) >= settings.PLANNER_BATCH
+class _TimesAsStored(NamedTuple):
+    """A job's times as the rows have them: equal texts are equal times, and cost no decoding."""
+
+    schedule: str
+    dst: str
+    misfire: str
+    start_at: str | None
+    end_at: str | None
+    next_run_at: str | None
+    last_wall_time: str
+
+    @classmethod
+    def of(cls, cursor: Any, job: Any) -> "_TimesAsStored":
+        return cls(
+            job.schedule, job.dst, job.misfire, job.start_at, job.end_at, cursor.next_run_at,
+            cursor.last_wall_time,
+        )  # fmt: skip
+
+    def decoded(self) -> JobTimes:
+        return JobTimes(
+            json.loads(self.schedule),
+            json.loads(self.dst),
+            json.loads(self.misfire),
+            _instant(self.start_at),
+            _instant(self.end_at),
+            _instant(self.next_run_at),
+            self.last_wall_time,
+        )
 
 
-def _rezone(rows: Sequence[Any]) -> set[UUID]:
+def _instant(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
+
+
+def _rezone(claimed: Sequence[Any]) -> set[UUID]:
     """Fix the claimed jobs that newer zone data has moved; returns which those are."""
-    older = [row.job_id for row in rows if row.tzdata and row.tzdata != tzdata_version()]
+    older = [row.job_id for row in claimed if row.tzdata and row.tzdata != tzdata_version()]
     if not older:
         return set()
     cursors = list(ScheduleCursor.objects.filter(job_id__in=older))
@@ -131,23 +212,26 @@ def _rezone(rows: Sequence[Any]) -> set[UUID]:
     return {one.job.job_id for one in moved}
 
 
-def _plan_rows(rows: Sequence[Any], now: datetime, until: datetime) -> dict[str, int]:
-    plans: list[CursorPlan] = []
-    idle: list[CursorMove] = []
+def _plan_jobs(
+    claimed: Sequence[tuple[Any, Any]], now: datetime, until: datetime
+) -> dict[str, int]:
+    """Plan the claimed cursors with their jobs and write it; returns counts."""
+    by_times: dict[_TimesAsStored, list[ClaimedJob]] = {}
+    for cursor, job in claimed:
+        if job.enabled and not job.is_deleted:
+            stored = _TimesAsStored.of(cursor, job)
+            by_times.setdefault(stored, []).append(_claimed_job(job))
     set_aside = 0
-    for row in rows:
-        if not row.enabled or row.is_deleted:  # switched off by a path that forgot its cursor
-            idle.append(CursorMove(row.job_id, None, until, row.last_wall_time, row.tzdata))
-            continue
+    plans: list[CursorPlan] = []
+    for stored, jobs in by_times.items():
         try:
-            plans.append(_plan(row, now, until))
+            plans += _plans(stored, jobs, now, until)
         except Exception as error:  # also a stored field that is not what it should be
-            _set_aside(row.job_id, _reason(error), tzdata_version())
-            set_aside += 1
-    _advance(idle)
-    created, written = _write(plans)
+            _set_aside(jobs, _reason(error))
+            set_aside += len(jobs)
+    _rest_idle(claimed, until)
+    created, written = write_plans(plans)
     return {
-        "jobs": len(rows),
         "runs": created,
         "existing": sum(len(plan.runs) for plan in written) - created,
         "spans": sum(len(plan.spans) for plan in written),
@@ -156,72 +240,34 @@ def _plan_rows(rows: Sequence[Any], now: datetime, until: datetime) -> dict[str,
     }
 
 
-def _plan(row: Any, now: datetime, until: datetime) -> CursorPlan:
-    return plan_cursor(
-        _claimed_job(row),
+def _plans(
+    stored: _TimesAsStored, jobs: Sequence[ClaimedJob], now: datetime, until: datetime
+) -> list[CursorPlan]:
+    """Decide once for all jobs with the same times: of those due together, few differ."""
+    times = stored.decoded()
+    assert times.next_run_at is not None
+    plan = plan_times(
+        times,
         now=now,
         until=until,
-        oldest_row=oldest_row(now, row.next_run_at),
+        oldest_row=oldest_row(now, times.next_run_at),
         tzdata=tzdata_version(),
-        random_bytes=os.urandom(10),
     )
+    seed = os.urandom(10 * len(jobs))
+    return [plan_cursor(job, plan, seed[10 * n : 10 * n + 10]) for n, job in enumerate(jobs)]
 
 
-def _write(plans: Sequence[CursorPlan]) -> tuple[int, Sequence[CursorPlan]]:
-    """Write the plans; returns how many runs are new, and the plans that could be written.
-
-    One that the database refuses, say because the partition of its day is missing, is left for
-    the next round, and so that nobody else is left with it, the batch is then written job by job.
-    """
-    try:
-        with transaction.atomic():
-            return _write_batch(plans), plans
-    except (DataError, IntegrityError) as error:
-        if len(plans) == 1:
-            emit("planner.stuck", "Runs of a job can't be written; it is tried again.",
-                 level=logging.ERROR, job_id=plans[0].move.job_id,
-                 error=str(error).strip())  # fmt: skip
-            return 0, []
-    each = [_write([plan]) for plan in plans]
-    return sum(new for new, _ in each), [plan for _, written in each for plan in written]
+def _claimed_job(job: Any) -> ClaimedJob:
+    return ClaimedJob(job.job_id, job.tenant_id, job.version, job.region, job.tier)
 
 
-def _write_batch(plans: Sequence[CursorPlan]) -> int:
-    created = _insert(
-        [run for plan in plans for run in plan.runs],
-        [span for plan in plans for span in plan.spans],
+def _rest_idle(claimed: Sequence[tuple[Any, Any]], until: datetime) -> None:
+    """Stop the cursors of jobs that were switched off by a path that forgot them."""
+    idle = [cursor for cursor, job in claimed if not job.enabled or job.is_deleted]
+    advance(
+        [cursor.job_id for cursor in idle],
+        [Standing(None, until, cursor.last_wall_time, cursor.tzdata) for cursor in idle],
     )
-    _advance([plan.move for plan in plans])
-    return created
-
-
-def _insert(runs: Sequence[PlannedRun], spans: Sequence[PlannedSpan]) -> int:
-    """Insert what was decided; returns how many runs had no row before."""
-    created = store.execute("insert_runs", **_run_columns(_paced(runs))) if runs else 0
-    transaction.on_commit(partial(count_planned, runs, created))
-    if spans:
-        store.execute(
-            "insert_missed_spans",
-            **store.columns(spans, "job_id", "from_at", "to_at", "count", "reason"),
-        )
-    return created
-
-
-def _paced(runs: Sequence[PlannedRun]) -> Sequence[PlannedRun]:
-    """Put caught-up runs behind those that their job has waiting already."""
-    counts: dict[UUID, int] = {}
-    for run in runs:
-        if run.trigger == Trigger.CATCH_UP:
-            counts[run.job_id] = counts.get(run.job_id, 0) + 1
-    # A single one, the usual case after an outage, can't be a flood and costs no look.
-    return spaced_after(runs, busy_until(job_id for job_id, n in counts.items() if n > 1))
-
-
-def busy_until(job_ids: Iterable[UUID]) -> dict[UUID, datetime]:
-    """When the last paced run that waits is let go, for each of the jobs that has one."""
-    ids = list(job_ids)
-    rows = store.fetch("paced_until", job_ids=ids) if ids else []
-    return {row.job_id: row.ready_at for row in rows}
 
 
 def _reason(error: Exception) -> str:
@@ -231,25 +277,11 @@ def _reason(error: Exception) -> str:
     return f"what is stored of it can't be read: {type(error).__name__}: {error}"
 
 
-def _claimed_job(row: Any) -> ClaimedJob:
-    return ClaimedJob(**{name: getattr(row, name) for name in ClaimedJob.__dataclass_fields__})
-
-
-def _run_columns(planned: Sequence[Any]) -> dict[str, list[Any]]:
-    return store.columns(
-        planned, "run_id", "scheduled_for", "job_id", "job_version", "tenant_id", "region",
-        "tier", "trigger", "status", "due_at", "ready_at", "deadline_at", "skip_reason",
-    )  # fmt: skip
-
-
-def _advance(moves: Sequence[CursorMove]) -> None:
-    if moves:
-        store.execute(
-            "advance_cursors",
-            **store.columns(
-                moves, "job_id", "next_run_at", "planned_through", "last_wall_time", "tzdata"
-            ),
-        )
+def _set_aside(jobs: Sequence[ClaimedJob], reason: str) -> None:
+    for job in jobs:
+        store.execute("set_aside_job", job_id=job.job_id, reason=reason, tzdata=tzdata_version())
+        emit("planner.set_aside", "A job can't be planned and was switched off.",
+             job_id=job.job_id, reason=reason)  # fmt: skip
 
 
 def oldest_row(now: datetime, earliest: datetime) -> datetime:
@@ -259,13 +291,7 @@ def oldest_row(now: datetime, earliest: datetime) -> datetime:
     comes later than that looks which others there are.
     """
     today = now.astimezone(UTC).date()
-    yesterday = datetime.combine(today - timedelta(days=1), time(), UTC)
+    yesterday = datetime.combine(today - timedelta(days=1), time_of_day(), UTC)
     if earliest >= yesterday:
         return yesterday
     return oldest_instant(connection, today, settings.RETENTION_DAYS)
-
-
-def _set_aside(job_id: UUID, reason: str, tzdata: str) -> None:
-    store.execute("set_aside_job", job_id=job_id, reason=reason, tzdata=tzdata)
-    emit("planner.set_aside", "A job can't be planned and was switched off.", job_id=job_id,
-         reason=reason)  # fmt: skip

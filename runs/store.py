@@ -59,6 +59,16 @@ def execute(name: str, **parameters: Any) -> int:
         return int(cursor.rowcount)
 
 
+def uuids(ids: Iterable[UUID]) -> str:
+    """Return many ids as the text of an array: psycopg takes ten times as long for a list."""
+    return "{" + ",".join([one.hex for one in ids]) + "}"
+
+
+def integers(numbers: Iterable[int]) -> str:
+    """Return many numbers as the text of an array, as `uuids` does ids."""
+    return "{" + ",".join([str(one) for one in numbers]) + "}"
+
+
 def columns(items: Iterable[Any], *names: str) -> dict[str, list[Any]]:
     """Return the attributes `names` of all items as parallel arrays, keyed by plural names.
 

@@ -20,6 +20,7 @@ from runs.wakeups import WakeListener
 from scheduler_project.checks import refuse_unsound_start
 from scheduler_project.lib.duty import Duty
 from scheduler_project.lib.events import emit
+from scheduler_project.lib.garbage import collect_rarely
 from scheduler_project.lib.metrics_http import serve_metrics
 from scheduler_project.lib.process_metrics import metrics_duty
 from tenants.idempotency import purge_expired
@@ -30,14 +31,10 @@ _STOP_TIMEOUT_S = 5.0
 
 def scheduler_duties(shards: ShardLeases) -> list[Duty]:
     """Return the duties of one scheduler process, not yet started."""
+    plan = planner.Planner(shards.held)
     return [
         Duty("shards", shards.tick, interval_s=settings.SHARD_TICK_S),
-        Duty(
-            "planner",
-            lambda: planner.plan_once(shards.held()),
-            interval_s=1.0,
-            busy=planner.is_behind,
-        ),
+        Duty("planner", plan.run_once, interval_s=1.0, busy=plan.is_behind),
         Duty("zone-data", lambda: planner.watch_newer_zone_data(shards.held()), interval_s=60.0),
         Duty("dispatcher", dispatcher.dispatch_once, interval_s=0.25, busy=dispatcher.is_behind),
         Duty("deadlines", dispatcher.expire_once, interval_s=1.0),
@@ -79,6 +76,7 @@ class ShardedScheduler(Scheduler):
         refuse_unsound_start()
         self._shards = ShardLeases()
         self._duties = [*scheduler_duties(self._shards), _metrics_duty(self._shards)]
+        collect_rarely()
         for duty in self._duties:
             duty.start()
         self._wakes = [

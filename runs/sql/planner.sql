@@ -1,21 +1,26 @@
+-- name: transaction_time
+-- The database's clock, as this whole transaction has it.
+SELECT now() AS now;
+
 -- name: claim_due_cursors
--- Lock the due cursors that nobody else holds, oldest first, for this transaction.
+-- Lock the due cursors that nobody else holds, oldest first, for this transaction. Instants as
+-- texts, to be decoded once each.
 -- A cursor set by newer zone data than this process has is left to those that have it: planned here
 -- its occurrences would move back. Editions sort as text (2026f < 2026za < 2027a).
 -- Guard: SKIP LOCKED, so that two planners never plan one job. LIMIT stands in a CTE: as a
 -- subquery the planner may lock more rows than the limit.
 -- Index: cursors_due.
 WITH due AS MATERIALIZED (
-    SELECT job_id
+    SELECT job_id, next_run_at, last_wall_time, tzdata
     FROM schedule_cursors
-    WHERE next_run_at <= now() + make_interval(secs => %(look_ahead_s)s)
+    WHERE next_run_at <= %(until)s::timestamptz
       AND (%(shards)s::int[] IS NULL OR shard = ANY(%(shards)s::int[]))
       AND tzdata COLLATE "C" <= %(tzdata)s
     ORDER BY next_run_at
     LIMIT %(limit)s
     FOR UPDATE SKIP LOCKED
 )
-SELECT job_id FROM due;
+SELECT job_id, next_run_at::text, last_wall_time, tzdata FROM due;
 
 -- name: count_newer_cursors
 -- The due cursors that this process leaves alone, because newer zone data set them.
@@ -26,19 +31,28 @@ WHERE next_run_at <= now() + make_interval(secs => %(look_ahead_s)s)
   AND tzdata COLLATE "C" > %(tzdata)s;
 
 -- name: read_claimed_jobs
--- What the claimed cursors and their jobs say now.
+-- What the jobs of claimed cursors say now; texts as they are stored, to be decoded once each.
 -- A statement of its own: an edit holds the cursor's lock while it writes the job, and the
 -- snapshot of the claim may be older than that edit; joined into the claim, the planner would plan
 -- the schedule from before the edit.
--- Index: primary keys.
-SELECT c.job_id, c.next_run_at, c.planned_through, c.last_wall_time, c.tzdata,
-       j.tenant_id, j.schedule, j.dst, j.misfire, j.start_at, j.end_at, j.pause, j.version,
-       j.region, j.tier, j.enabled, j.deleted_at IS NOT NULL AS is_deleted,
-       now() AS now
-FROM schedule_cursors c
-JOIN jobs j ON j.job_id = c.job_id
-WHERE c.job_id = ANY(%(job_ids)s)
-ORDER BY c.job_id;
+-- Index: primary key.
+SELECT job_id, tenant_id, version, region, tier, schedule::text, dst::text, misfire::text,
+       start_at::text, end_at::text, pause::text, enabled, deleted_at IS NOT NULL AS is_deleted
+FROM jobs
+WHERE job_id = ANY(%(job_ids)s::uuid[]);
+
+-- name: read_cursor
+-- Where one job's cursor stands; the caller holds its lock.
+-- Index: primary key.
+SELECT job_id, next_run_at::text, last_wall_time, tzdata FROM schedule_cursors
+WHERE job_id = %(job_id)s;
+
+-- name: copy_runs
+-- Create the runs of claimed cursors, all or none: a row that exists already, or one that the
+-- database refuses, fails it, and the caller falls back to insert_runs.
+-- Index: run_occurrence_once.
+COPY runs (run_id, scheduled_for, job_id, job_version, tenant_id, region, tier, trigger, status,
+           due_at, ready_at, deadline_at, skip_reason, finished_at) FROM STDIN;
 
 -- name: insert_runs
 -- Create the runs of claimed cursors. A row that exists already is a named, normal outcome: the
@@ -77,18 +91,20 @@ SELECT * FROM unnest(
 ON CONFLICT DO NOTHING;
 
 -- name: advance_cursors
--- Move the claimed cursors on. Guard: this transaction holds their locks, and planned_through only
--- grows (GREATEST), so that nothing planned is ever planned again.
+-- Move the claimed cursors on, each to one of a few places. Guard: this transaction holds their
+-- locks, and planned_through only grows (GREATEST), so that nothing planned is ever planned again.
 -- Index: primary key.
 UPDATE schedule_cursors c
-SET next_run_at = u.next_run_at,
-    planned_through = GREATEST(c.planned_through, u.planned_through),
-    last_wall_time = u.last_wall_time,
-    tzdata = u.tzdata
-FROM unnest(
-    %(job_ids)s::uuid[], %(next_run_ats)s::timestamptz[], %(planned_throughs)s::timestamptz[],
+SET next_run_at = p.next_run_at,
+    planned_through = GREATEST(c.planned_through, p.planned_through),
+    last_wall_time = p.last_wall_time,
+    tzdata = p.tzdata
+FROM unnest(%(job_ids)s::uuid[], %(places)s::int[]) AS u(job_id, place)
+JOIN unnest(
+    %(next_run_ats)s::timestamptz[], %(planned_throughs)s::timestamptz[],
     %(last_wall_times)s::text[], %(tzdatas)s::text[]
-) AS u(job_id, next_run_at, planned_through, last_wall_time, tzdata)
+) WITH ORDINALITY AS p(next_run_at, planned_through, last_wall_time, tzdata, place)
+  ON p.place = u.place
 WHERE c.job_id = u.job_id;
 
 -- name: set_aside_job

@@ -1,5 +1,6 @@
 """Two schedulers that both believe they own every shard: one row for each occurrence, always."""
 
+import json
 from datetime import timedelta
 
 import pytest
@@ -70,11 +71,15 @@ def test_a_planner_that_claimed_before_an_edit_committed_plans_the_new_schedule(
         ScheduleCursor.objects.get(job=job)  # our transaction has begun
         race([edit])
         claimed = store.fetch(
-            "claim_due_cursors", look_ahead_s=75, limit=10, shards=None, tzdata="2999z"
+            "claim_due_cursors",
+            until=database_now() + timedelta(seconds=75),
+            limit=10,
+            shards=None,
+            tzdata="2999z",
         )
-        (row,) = store.fetch("read_claimed_jobs", job_ids=[claimed[0].job_id])
+        (row,) = store.fetch("read_claimed_jobs", job_ids=store.uuids([claimed[0].job_id]))
 
-    assert row.schedule == new
+    assert json.loads(row.schedule) == new
     assert row.version == 2
 
 

@@ -67,7 +67,6 @@ def seeded() -> dict[str, Any]:
 
 
 LIMITS = {
-    "look_ahead_s": 75,
     "limit": 1_000,
     "shards": None,
     "place_lead_s": 60,
@@ -83,6 +82,7 @@ LIMITS = {
 
 INDEXES = [
     ("claim_due_cursors", "cursors_due"),
+    ("read_claimed_jobs", "jobs_pkey"),
     ("waiting_runs", "runs_active"),
     ("open_sessions", "runs_active"),
     ("held_by_tenant", "runs_active"),
@@ -121,7 +121,8 @@ def partition_index(index: str) -> UUID | str:
 @pytest.mark.parametrize(("statement", "index"), INDEXES)
 def test_a_hot_statement_uses_its_index(statement: str, index: str, seeded: dict[str, Any]) -> None:
     with connection.cursor() as cursor:
-        cursor.execute("EXPLAIN (FORMAT JSON) " + store.STATEMENTS[statement], {**LIMITS, **seeded})
+        parameters = {**LIMITS, **seeded, "until": database_now() + timedelta(seconds=75)}
+        cursor.execute("EXPLAIN (FORMAT JSON) " + store.STATEMENTS[statement], parameters)
         (plan,) = cursor.fetchone()[0]
     found = nodes(plan["Plan"])
     used = {str(partition_index(n["Index Name"])) for n in found if "Index Name" in n}
