@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from statistics import median
 
 import psycopg
 
@@ -55,6 +56,15 @@ def cost_of(connection: psycopg.Connection) -> Iterator[Cost]:
     cost.transactions = after[0] - before[0]
     cost.statements = after[1] - before[1]
     cost.wal_bytes = after[2] - before[2]
+
+
+def median_cost(costs: list[Cost]) -> Cost:
+    """Each figure's median."""
+    return Cost(
+        int(median(cost.transactions for cost in costs)),
+        int(median(cost.statements for cost in costs)),
+        int(median(cost.wal_bytes for cost in costs)),
+    )
 
 
 def _look(connection: psycopg.Connection) -> tuple[int, int, int]:

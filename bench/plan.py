@@ -25,7 +25,7 @@ from zoneinfo import ZoneInfo
 
 import psycopg
 
-from bench.database_cost import WATCHED, Cost, cost_of
+from bench.database_cost import WATCHED, Cost, cost_of, median_cost
 from bench.report import line
 from bench.servers import DURABLE, Servers, own_servers, use
 from scheduler_project.stack.postgres import DATABASE
@@ -239,15 +239,6 @@ def measure(servers: Servers, jobs: int, planners: int, rounds: int) -> None:
     line(QUESTION, jobs=jobs, planners=planners, rounds=rounds, runs_per_s=rates["product"],
          bare_rows_per_s=rates["bare"], ratio=rates["product"] / rates["bare"], target=TARGET,
          bare_as_many_per_s=rates.get("bare, as many"), **facts)  # fmt: skip
-
-
-def median_cost(costs: list[Cost]) -> Cost:
-    """Each figure's median."""
-    return Cost(
-        int(median(cost.transactions for cost in costs)),
-        int(median(cost.statements for cost in costs)),
-        int(median(cost.wal_bytes for cost in costs)),
-    )
 
 
 def main() -> None:
