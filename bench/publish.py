@@ -18,6 +18,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import asdict
 from statistics import median
+from typing import Any
 from uuid import uuid4
 
 from bench.database_cost import WATCHED, Cost, cost_of, median_cost
@@ -111,7 +112,7 @@ def bare(servers: Servers, runs: int) -> float:
     app = Celery(broker=servers.redis.url)
     ids = [(str(uuid4()), f"runs.{n % SESSIONS}") for n in range(runs)]
     with app.connection_for_write() as connection:
-        channel = connection.channel()
+        channel: Any = connection.channel()
         producer = Producer(channel, serializer="json")
         with channel.conn_or_acquire() as client:
             client.ping()
@@ -122,7 +123,7 @@ def bare(servers: Servers, runs: int) -> float:
                 channel.conn_or_acquire = lambda client=None, to=pipeline: nullcontext(to)
                 for run_id, queue in ids[start : start + PIPELINE]:
                     message = app.amqp.as_task_v2(
-                        f"{run_id}:1", "workers.run", [run_id], {}, ignore_result=True
+                        f"{run_id}:1", "workers.run", (run_id,), {}, ignore_result=True
                     )
                     producer.publish(
                         message.body, headers=message.headers, exchange="", routing_key=queue,
