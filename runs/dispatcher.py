@@ -6,17 +6,30 @@ rows each second.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
 
 from runs import store, transport
-from runs.domain.placement import OpenSession, TenantShare, WaitingRun, place, room_for
+from runs.domain.placement import (
+    OpenSession,
+    Placement,
+    Room,
+    TenantShare,
+    WaitingRun,
+    place,
+    room_for,
+)
 from runs.domain.state import RunStatus
 from runs.run_metrics import count_final
 from scheduler_project.lib.metrics import count
+
+# Waiting runs that are read for a batch, for each place in it and at least: enough to choose from
+# in fair order, and no more, because reading them is a good part of what a placement costs.
+_READ_PER_PLACE = 2
+_LEAST_READ = 4_000
 
 
 def dispatch_once() -> dict[str, int]:
@@ -28,21 +41,15 @@ def dispatch_once() -> dict[str, int]:
         (locked,) = store.fetch("try_dispatcher_lock")
         if not locked[0]:
             return {"placed": 0, "sent": 0}
-        sessions = store.fetch("open_sessions", silent_s=settings.SILENT_S)
-        placed = _place([OpenSession(**session._asdict()) for session in sessions])
+        holdings = _holdings()
+        sessions = _open_sessions(holdings)
+        placed = _place(sessions, holdings)
     count("runs_placed_total", len(placed))
     queues = {session.session_id: session.queue for session in sessions}
     sent = transport.send(
         [
-            transport.Message(
-                run_id=row.run_id,
-                attempt=row.attempt,
-                queue=queues[row.session_id],
-                eta_epoch_s=row.ready_epoch - settings.PREPARE_LEAD_S
-                if row.ready_in_s > settings.PREPARE_LEAD_S
-                else None,
-            )
-            for row in placed
+            transport.Message(run.run_id, run.attempt, queues[session_id], run.eta_s)
+            for run, session_id in placed
         ]
     )
     return {"placed": len(placed), "sent": sent}
@@ -69,47 +76,75 @@ def is_behind(counts: Mapping[str, int]) -> bool:
     return counts.get("placed", 0) >= settings.DISPATCH_BATCH
 
 
-def _place(sessions: list[OpenSession]) -> list[Any]:
+class _Held(NamedTuple):
+    """What a session or a tenant holds: runs in slots by now, and runs ahead of their time."""
+
+    occupied: int
+    ahead: int
+
+
+_NOTHING = _Held(0, 0)
+
+
+def _holdings() -> dict[UUID, _Held]:
+    """What is held, by the id of each session and of each tenant."""
+    return {
+        row.session_id or row.tenant_id: _Held(row.occupied, row.ahead)
+        for row in store.fetch("held_runs")
+    }
+
+
+def _open_sessions(holdings: Mapping[UUID, _Held]) -> list[OpenSession]:
+    return [
+        OpenSession(
+            **row._asdict(),
+            slots_used=holdings.get(row.session_id, _NOTHING).occupied,
+            ahead=holdings.get(row.session_id, _NOTHING).ahead,
+        )
+        for row in store.fetch("open_sessions", silent_s=settings.SILENT_S)
+    ]
+
+
+def _place(sessions: list[OpenSession], holdings: Mapping[UUID, _Held]) -> list[Placement]:
     room = room_for(sessions)
-    if room == 0:
+    if room.left == 0:
         return []
-    kinds = sorted({(session.region, tier) for session in sessions for tier in session.tiers})
-    waiting = store.fetch(
-        "waiting_runs",
-        place_lead_s=settings.PLACE_LEAD_S,
-        limit=min(room, settings.DISPATCH_BATCH),
-        regions=[region for region, _ in kinds],
-        tiers=[tier for _, tier in kinds],
-    )
-    if not waiting:
-        return []
+    places = min(room.left, settings.DISPATCH_BATCH)
+    rows = _waiting(room, places, holdings)
     placements = place(
-        [_waiting_run(row) for row in waiting],
-        _shares(waiting, {row.tenant_id: row for row in store.fetch("held_by_tenant")}),
+        [WaitingRun._make(row[: len(WaitingRun._fields)]) for row in rows],
+        {row.tenant_id: _share(row, holdings) for row in rows},
         sessions,
-        most=settings.DISPATCH_BATCH,
+        most=places,
     )
     if not placements:
         return []
-    return store.fetch(
+    placed = store.fetch(
         "place_runs",
-        **store.columns(placements, "run_id", "scheduled_for"),
-        sessions=[placement.session_id for placement in placements],
+        run_ids=store.uuids(run.run_id for run, _ in placements),
+        scheduled_fors=store.instants(run.scheduled_for for run, _ in placements),
+        sessions=store.uuids(session_id for _, session_id in placements),
     )
+    # One that is missing was cancelled, deleted or taken meanwhile, or is locked: not ours now.
+    ours = {row.run_id for row in placed}
+    return [placement for placement in placements if placement.run.run_id in ours]
 
 
-def _waiting_run(row: Any) -> WaitingRun:
-    return WaitingRun(**{name: getattr(row, name) for name in WaitingRun.__dataclass_fields__})
+def _waiting(room: Room, places: int, holdings: Mapping[UUID, _Held]) -> list[Any]:
+    """Rows to choose `places` runs from; each has the fields of a waiting run, and its tenant's."""
+    parameters = {
+        "place_lead_s": settings.PLACE_LEAD_S,
+        "prepare_lead_s": settings.PREPARE_LEAD_S,
+        "places": places,
+        "reading": max(_LEAST_READ, _READ_PER_PLACE * places),
+        "kinds": [f"{region} {tier}" for region, tier in room.kinds],
+        "tenant_ids": store.uuids(holdings),
+        "occupied": store.integers(held.occupied for held in holdings.values()),
+    }
+    days = store.fetch("waiting_days", place_lead_s=settings.PLACE_LEAD_S)
+    return [row for (day,) in days for row in store.fetch_of_day("waiting_runs", day, **parameters)]
 
 
-def _shares(waiting: list[Any], held: dict[UUID, Any]) -> dict[UUID, TenantShare]:
-    shares = {}
-    for row in waiting:
-        has = held.get(row.tenant_id)
-        shares[row.tenant_id] = TenantShare(
-            row.weight,
-            row.max_concurrent_runs,
-            has.occupied if has else 0,
-            has.ahead if has else 0,
-        )
-    return shares
+def _share(row: Any, holdings: Mapping[UUID, _Held]) -> TenantShare:
+    held = holdings.get(row.tenant_id, _NOTHING)
+    return TenantShare(row.weight, row.max_concurrent_runs, held.occupied, held.ahead)

@@ -20,6 +20,15 @@ def _choices(values: type[StrEnum]) -> list[tuple[str, str]]:
 
 NIL = uuid.UUID(int=0)
 
+# What divides a tenant's own waiting runs: live ones first, then retries, then what is caught up or
+# backfilled. An expression of an index: statements that look for a lane spell it the same way.
+LANE = models.Case(
+    models.When(trigger__in=["catch_up", "backfill"], then=2),
+    models.When(failures__gt=0, then=1),
+    default=0,
+    output_field=models.SmallIntegerField(),
+)
+
 
 class Run(models.Model):
     """One occurrence of a job, or one run made by hand. Written by runs.store, read by selectors.
@@ -103,17 +112,14 @@ class Run(models.Model):
             ),
         ]
         indexes = [
-            # Dispatcher: unplaced runs of a tenant by ready_at (lease_owner null), live ones apart
-            # from what is caught up: behind an outage there may be 100,000 of those, and the live
-            # ones must be found without reading them. Worker and reaper: the runs of a session.
+            # Dispatcher: unplaced runs of a tenant (lease_owner null), each lane by ready_at:
+            # behind an outage there may be 100,000 to catch up, and the live ones must be found
+            # without reading them. Worker and reaper: the runs of a session.
             # `status` is in no index, so lease and go are HOT.
             models.Index(
                 "lease_owner",
                 "tenant",
-                models.ExpressionWrapper(
-                    models.Q(trigger__in=["catch_up", "backfill"]),
-                    output_field=models.BooleanField(),
-                ),
+                LANE,
                 "ready_at",
                 name="runs_active",
                 condition=models.Q(finished_at=None),

@@ -7,6 +7,7 @@ batches give both columns of the key so that partitions are pruned.
 import json
 from collections import namedtuple
 from collections.abc import Iterable, Sequence
+from datetime import date
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from uuid import UUID
 
 from django.db import connection
 
+from runs.partitions import partition_name
 from scheduler_project.lib.named_sql import load_named_sql
 
 STATEMENTS = load_named_sql(Path(__file__).parent / "sql")
@@ -34,8 +36,27 @@ def _row_type(names: tuple[str, ...]) -> type[Any]:
 
 def fetch(name: str, **parameters: Any) -> list[Any]:
     """Execute the named statement and return its rows."""
+    return _fetch(STATEMENTS[name], parameters)
+
+
+def fetch_of_day(name: str, day: date, **parameters: Any) -> list[Any]:
+    """Execute the named statement on the runs of one day (UTC) alone and return its rows.
+
+    For a statement that would look for each tenant, or each job, through all days: it reads the
+    day's own partition, as if there were no others.
+    """
+    return _fetch(of_day(name, day), parameters)
+
+
+@lru_cache(maxsize=256)
+def of_day(name: str, day: date) -> str:
+    """Return the named statement as it reads the runs of one day."""
+    return STATEMENTS[name].replace("FROM runs r\n", f"FROM {partition_name('runs', day)} r\n")
+
+
+def _fetch(statement: str, parameters: dict[str, Any]) -> list[Any]:
     with connection.cursor() as cursor:
-        cursor.execute(STATEMENTS[name], parameters)
+        cursor.execute(statement, parameters)
         if cursor.description is None:
             return []
         row_type = _row_type(tuple(column.name for column in cursor.description))
@@ -67,6 +88,11 @@ def uuids(ids: Iterable[UUID]) -> str:
 def integers(numbers: Iterable[int]) -> str:
     """Return many numbers as the text of an array, as `uuids` does ids."""
     return "{" + ",".join([str(one) for one in numbers]) + "}"
+
+
+def instants(texts: Iterable[str]) -> str:
+    """Return many instants, as PostgreSQL wrote them, as the text of an array."""
+    return "{" + ",".join([f'"{one}"' for one in texts]) + "}"
 
 
 def columns(items: Iterable[Any], *names: str) -> dict[str, list[Any]]:

@@ -298,7 +298,7 @@ SHARDS = env.integer("SHARDS", 64, low=1, high=4_096)
 SHARD_TERM_S = env.seconds("SHARD_TERM_S", 6, low=1, high=60)
 SHARD_TICK_S = env.seconds("SHARD_TICK_S", 1.5, low=0.1, high=20)
 PLANNER_BATCH = env.integer("PLANNER_BATCH", 5_000, low=1, high=10_000)
-DISPATCH_BATCH = env.integer("DISPATCH_BATCH", 1_000, low=1, high=10_000)
+DISPATCH_BATCH = env.integer("DISPATCH_BATCH", 2_500, low=1, high=10_000)
 # Each scheduler duty that has not finished a round for this long is stale, and beat exits.
 DUTY_STALE_S = env.seconds("DUTY_STALE_S", 60, low=5, high=3_600)
 

@@ -1,6 +1,6 @@
 """Laws of the fair order and of placement, for any tenants, weights and sessions."""
 
-from datetime import UTC, datetime, timedelta
+from collections import Counter
 from math import ceil
 from uuid import UUID
 
@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 
 from runs.domain.placement import OpenSession, TenantShare, WaitingRun, place
 from tenants.domain.fairness import TenantLine, fair_order
-
-T0 = datetime(2026, 12, 1, tzinfo=UTC)
 
 lines = st.lists(
     st.builds(
@@ -103,13 +101,15 @@ waiting = st.lists(
     st.builds(
         lambda n, tenant, offset, rank: WaitingRun(
             run_id=UUID(int=n),
-            scheduled_for=T0,
+            scheduled_for="2026-12-01 00:00:00+00",
             tenant_id=UUID(int=tenant),
-            ready_at=T0 + timedelta(seconds=offset),
+            ready_s=float(offset),
+            eta_s=None,
             region="default",
             tier="container",
             is_due=offset <= 0,
             rank=rank,
+            attempt=1,
         ),
         st.integers(1, 1_000_000),
         st.integers(1, 4),
@@ -129,11 +129,10 @@ def test_no_session_gets_more_than_its_room_and_no_run_is_placed_twice(
 
     placements = place(runs, shares, open_sessions, most=most)
 
-    by_id = {run.run_id: run for run in runs}
     assert len(placements) <= most
-    assert len({placement.run_id for placement in placements}) == len(placements)
+    assert len({run.run_id for run, _ in placements}) == len(placements)
     for session in open_sessions:
-        mine = [by_id[p.run_id] for p in placements if p.session_id == session.session_id]
+        mine = [run for run, session_id in placements if session_id == session.session_id]
         due = sum(run.is_due for run in mine)
         buffer = max(1, session.slots // 10)
         assert due <= max(0, session.slots + buffer - session.slots_used)
@@ -149,3 +148,52 @@ def test_it_is_work_conserving(runs: list[WaitingRun], open_sessions: list[OpenS
     placed_due = place(due, shares, open_sessions, most=1_000)
 
     assert len(placed_due) == min(len(due), room)
+
+
+@given(waiting, sessions)
+def test_runs_ahead_go_by_their_time_and_those_of_one_instant_by_shares(
+    runs: list[WaitingRun], open_sessions: list[OpenSession]
+) -> None:
+    shares = {run.tenant_id: TenantShare(100, 1_000, 0) for run in runs}
+    early = [run._replace(is_due=False) for run in runs]
+
+    placed = [run for run, _ in place(early, shares, open_sessions, most=1_000)]
+
+    assert [run.ready_s for run in placed] == sorted(run.ready_s for run in early)[: len(placed)]
+    left = {run.run_id for run in early} - {run.run_id for run in placed}
+    if placed:
+        given_of = Counter(run.tenant_id for run in placed)
+        last = placed[-1].ready_s
+        held_back = {r.tenant_id for r in early if r.run_id in left and r.ready_s == last}
+        of_the_last = {run.tenant_id for run in placed if run.ready_s == last}
+        for poorer in held_back:
+            # Nobody who got one of the last instant's places had more before it.
+            assert all(given_of[poorer] >= given_of[other] - 1 for other in of_the_last)
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=30), st.data())
+def test_the_emptiest_session_that_serves_the_kind_takes_the_next_run(
+    free: list[int], data: st.DataObject
+) -> None:
+    kinds = [data.draw(st.sampled_from([["a"], ["b"], ["a", "b"]])) for _ in free]
+    open_sessions = [
+        OpenSession(UUID(int=n + 1), f"q{n}", "default", tiers, 0, places, 1, 0)
+        for n, (places, tiers) in enumerate(zip(free, kinds, strict=True))
+    ]
+    wanted = data.draw(st.lists(st.sampled_from(["a", "b"]), max_size=80))
+    runs = [
+        WaitingRun(UUID(int=n + 1), "", UUID(int=1), n, None, "default", tier, False, 0, 1)
+        for n, tier in enumerate(wanted)
+    ]
+
+    placements = place(runs, {UUID(int=1): TenantShare(1, 1_000, 0)}, open_sessions, most=1_000)
+
+    left = {session.session_id: session.prepared_limit for session in open_sessions}
+    placed = dict(placements)
+    for run in runs:
+        fitting = [s.session_id for s in open_sessions if run.tier in s.tiers]
+        most = max((left[session_id] for session_id in fitting), default=0)
+        assert (run in placed) == (most > 0)
+        if run in placed:
+            assert left[placed[run]] == most
+            left[placed[run]] -= 1
