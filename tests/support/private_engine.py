@@ -50,6 +50,8 @@ class PrivateEngine:
 
     def start(self) -> None:
         """Start it again; returns when it answers."""
+        # Left by a killed one: nobody listens there, and docker's client leaks a socket on that.
+        (self._root / "docker.sock").unlink(missing_ok=True)
         self._dockerd = self._spawn_dockerd()
 
     def kill(self) -> None:
