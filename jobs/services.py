@@ -294,8 +294,9 @@ def _checked(
         problems += task_problems(spec.task, ceilings_of(job.tenant))
     if before is None or spec.retry != before.retry:
         problems += retry_problems(spec.retry)
-    if before is None or spec.overlap != before.overlap:
-        problems += overlap_problems(spec.overlap)
+    overlap = (spec.overlap, spec.queue_limit)
+    if before is None or overlap != (before.overlap, before.queue_limit):
+        problems += overlap_problems(*overlap)
     if before is None or spec.labels != before.labels:
         problems += label_problems(spec.labels)
     if before is None or spec.misfire != before.misfire:
@@ -396,7 +397,8 @@ def _write(job: Job, spec: JobSpec, schedule: Schedule | None) -> None:
     job.name, job.description = spec.name, spec.description
     job.labels = dict(spec.labels)
     job.task, job.retry = spec.task.to_json(), spec.retry.to_json()
-    job.overlap, job.enabled = spec.overlap, spec.enabled
+    job.overlap, job.queue_limit = spec.overlap, spec.queue_limit
+    job.enabled = spec.enabled
     job.start_at, job.end_at = spec.start_at, spec.end_at
     job.dst, job.misfire = dst_to_json(spec.dst), misfire_to_json(spec.misfire)
     if schedule is not None:

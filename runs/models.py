@@ -53,6 +53,8 @@ class Run(models.Model):
     tier = models.CharField(max_length=32)
     trigger = models.CharField(max_length=16, choices=_choices(Trigger))
     replay_of = models.UUIDField(null=True)
+    # The newer run that took this one's place (overlap = replace), or asked it to make room.
+    replaced_by = models.UUIDField(null=True)
     status = models.CharField(max_length=16, choices=_choices(RunStatus), default=RunStatus.QUEUED)
     due_at = models.DateTimeField()
     ready_at = models.DateTimeField()
@@ -109,6 +111,10 @@ class Run(models.Model):
             models.CheckConstraint(
                 condition=~models.Q(status="skipped") | ~models.Q(skip_reason=""),
                 name="run_skip_says_why",
+            ),
+            models.CheckConstraint(
+                condition=~models.Q(skip_reason="replaced") | models.Q(replaced_by__isnull=False),
+                name="run_replaced_says_by",
             ),
         ]
         indexes = [

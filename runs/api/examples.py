@@ -8,6 +8,7 @@ NEW_RUN = {
     "job_version": 1,
     "trigger": "manual",
     "replay_of": None,
+    "replaced_by": None,
     "status": "queued",
     "scheduled_for": "2026-12-01T10:00:00.128Z",
     "due_at": "2026-12-01T10:00:00.128Z",

@@ -25,6 +25,7 @@ class RunOutput(serializers.Serializer[Any]):
     job_version = serializers.IntegerField()
     trigger = serializers.CharField()
     replay_of = serializers.UUIDField(allow_null=True)
+    replaced_by = serializers.UUIDField(allow_null=True)
     status = serializers.CharField()
     scheduled_for = InstantField()
     due_at = InstantField()
