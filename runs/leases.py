@@ -73,6 +73,12 @@ class Leased:
     task: dict[str, Any]
     task_version: int
     allow_root: bool
+    replay_of: UUID | None = None
+
+    @property
+    def nominal(self) -> datetime:
+        """The instant that the program is run for: of a replay, that of the run it repeats."""
+        return self.scheduled_for if self.replay_of is None else scheduled_for_of(self.replay_of)
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ class GoDecision(StrEnum):
 class Rival:
     """A run of a job that replaces its runs, as it stands or as it asks for its go.
 
-    `is_caught_up`: a caught-up or backfilled one. `is_running`: it had its go, so that a container
-    of it may be alive.
+    `is_caught_up`: a caught-up, backfilled or replayed one. `is_running`: it had its go, so that
+    a container of it may be alive.
     """
 
     run_id: UUID
@@ -69,9 +69,9 @@ def decide_overlap(
     """Decide from the guard's holder and the number of runs already blocked.
 
     A holder that is the run itself goes: the guard was passed to it, or it is the next attempt of
-    a run that kept its guard through a backoff. `waits_its_turn`: a caught-up or backfilled run;
-    somebody asked for each of them, so they follow one another instead of being skipped.
-    For `replace` see `decide_replace`.
+    a run that kept its guard through a backoff. `waits_its_turn`: a caught-up, backfilled or
+    replayed run; somebody asked for each of them, so they follow one another instead of being
+    skipped. For `replace` see `decide_replace`.
     """
     if overlap is Overlap.ALLOW:
         return OverlapVerdict(GoDecision.GO)

@@ -19,9 +19,9 @@ WITH wanted AS (
     FROM wanted w
     WHERE r.run_id = w.run_id AND r.scheduled_for = w.scheduled_for
     RETURNING r.run_id, r.scheduled_for, r.job_id, r.tenant_id, r.tier, r.attempt, r.fence,
-              r.ready_at
+              r.ready_at, r.replay_of
 )
-SELECT l.run_id, l.scheduled_for, l.job_id, l.tenant_id, l.tier, l.attempt, l.fence,
+SELECT l.run_id, l.scheduled_for, l.job_id, l.tenant_id, l.tier, l.attempt, l.fence, l.replay_of,
        extract(epoch FROM l.ready_at - now())::float8 AS ready_in_s,
        j.task, j.version AS task_version, t.allow_root
 FROM leased l
@@ -77,7 +77,7 @@ WITH replacing AS (
     ORDER BY r.run_id
     FOR UPDATE OF r
 )
-SELECT l.run_id, l.job_id, l.due_at, l.trigger IN ('catch_up', 'backfill') AS is_caught_up,
+SELECT l.run_id, l.job_id, l.due_at, l.trigger IN ('catch_up', 'backfill', 'replay') AS is_caught_up,
        l.status = 'running' AS is_running
 FROM locked l
 JOIN replacing p ON p.job_id = l.job_id
@@ -117,13 +117,13 @@ SELECT r.run_id, r.scheduled_for, r.job_id, r.status, r.fence, r.lease_owner, r.
         OR j.task = (SELECT v.task FROM job_versions v
                      WHERE v.job_id = j.job_id AND v.version = u.task_version)
        ) IS TRUE AS is_same_task,
-       r.trigger IN ('catch_up', 'backfill') AS is_caught_up,
+       r.trigger IN ('catch_up', 'backfill', 'replay') AS is_caught_up,
        coalesce(r.deadline_at <= clock_timestamp(), false)
            AND r.failures + r.lease_losses = 0 AS is_too_late,
        j.deleted_at IS NOT NULL AS job_is_deleted,
        (SELECT count(*) FROM runs b
         WHERE b.job_id = r.job_id AND b.status = 'blocked' AND b.finished_at IS NULL
-          AND b.trigger NOT IN ('catch_up', 'backfill') AND j.overlap = 'queue') AS blocked,
+          AND b.trigger NOT IN ('catch_up', 'backfill', 'replay') AND j.overlap = 'queue') AS blocked,
        EXISTS (SELECT FROM worker_sessions s
                WHERE s.session_id = %(session_id)s AND s.ended_at IS NULL
                  AND s.lease_expires_at > clock_timestamp()) AS session_is_live
@@ -372,7 +372,8 @@ WITH released AS (
     LEFT JOIN LATERAL (
         SELECT b.run_id, b.scheduled_for FROM runs b
         WHERE b.job_id = u.job_id AND b.status = 'blocked' AND b.finished_at IS NULL
-        ORDER BY j.overlap = 'replace' AND b.trigger IN ('catch_up', 'backfill'), b.due_at, b.run_id
+        ORDER BY j.overlap = 'replace' AND b.trigger IN ('catch_up', 'backfill', 'replay'),
+                 b.due_at, b.run_id
         LIMIT 1
     ) next ON true
 ), passed AS (
