@@ -50,6 +50,7 @@ def spec_of(job: Job) -> JobSpec:
         ),
         retry=Retry(**job.retry),
         overlap=job.overlap,
+        queue_limit=job.queue_limit,
         name=job.name,
         description=job.description,
         labels=job.labels,

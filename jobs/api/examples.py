@@ -37,6 +37,7 @@ JOB_IN_LIST = {
         "jitter": "full",
     },
     "overlap": "skip",
+    "queue_limit": 10,
     "enabled": True,
     "start_at": None,
     "end_at": None,

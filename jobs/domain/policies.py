@@ -13,8 +13,10 @@ from typing import Final, Literal
 
 from jobs.domain.image import ImageError, is_allowed
 
-# `replace` has its place in the tables; offered when runs know how to replace one another.
-OVERLAPS: Final = ("skip", "queue", "allow")
+OVERLAPS: Final = ("skip", "queue", "allow", "replace")
+# How many runs wait behind an active one (overlap = queue) before the next is skipped.
+DEFAULT_QUEUE_LIMIT: Final = 10
+LONGEST_QUEUE: Final = 1_000
 
 Backoff = Literal["exponential", "fixed"]
 Jitter = Literal["full", "none"]
@@ -136,10 +138,13 @@ def retry_problems(retry: Retry) -> Iterator[FieldProblem]:
         yield FieldProblem(("retry", "base_s"), "too_large", "base_s is larger than max_s")
 
 
-def overlap_problems(overlap: str) -> Iterator[FieldProblem]:
-    """A problem unless `overlap` is one of those offered."""
+def overlap_problems(
+    overlap: str, queue_limit: int = DEFAULT_QUEUE_LIMIT
+) -> Iterator[FieldProblem]:
+    """A problem unless `overlap` is one of those offered, and its queue is of a length offered."""
     if overlap not in OVERLAPS:
         yield FieldProblem(("overlap",), "invalid_choice", f"must be one of {', '.join(OVERLAPS)}")
+    yield from _range(("queue_limit",), queue_limit, 1, LONGEST_QUEUE)
 
 
 def label_problems(labels: Mapping[str, str]) -> Iterator[FieldProblem]:

@@ -53,6 +53,12 @@ COUNTS_AS_ATTEMPT = frozenset(
 )
 
 
+# What the last attempt of a dead letter may have come to.
+FAILED_OUTCOMES = [
+    code.value for code in OutcomeCode if code not in (OutcomeCode.SUCCEEDED, OutcomeCode.CANCELLED)
+]
+
+
 class StopReason(StrEnum):
     """Why we stopped a container that had not ended by itself."""
 

@@ -15,7 +15,7 @@ class WaitReason(StrEnum):
 
     TIME = "time"  # it isn't due yet
     RETRY_BACKOFF = "retry_backoff"  # its last attempt failed, and the pause isn't over
-    EARLIER_RUN = "earlier_run"  # overlap = queue, and an earlier run of the job is active
+    EARLIER_RUN = "earlier_run"  # an earlier run of the job is active
     TENANT_CONCURRENCY = "tenant_concurrency"  # the tenant has as many active runs as it may
     SLOT = "slot"  # no worker has a free slot for it
     WORKER = "worker"  # a worker has it and is about to start it

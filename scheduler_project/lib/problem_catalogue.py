@@ -168,6 +168,20 @@ _PROBLEMS: Final = (
         "Nothing needs to be done. To run the job again, start a new run.",
     ),
     ProblemType(
+        "run_not_final",
+        409,
+        "The run has not ended yet",
+        "Only a run that has ended can be replayed: this one may still succeed by itself.",
+        "Wait for its end, or cancel it first.",
+    ),
+    ProblemType(
+        "job_is_deleted",
+        409,
+        "The job of the run is deleted",
+        "Nothing of a deleted job is run any more; its runs can be read, and not replayed.",
+        "Create a job with the same task and run that.",
+    ),
+    ProblemType(
         "length_required",
         411,
         "The length of the body is needed",

@@ -52,6 +52,7 @@ def test_a_new_job_is_shown_whole_with_its_next_times(alice: ApiClient) -> None:
             "jitter": "full",
         },
         "overlap": "skip",
+        "queue_limit": 10,
         "enabled": True,
         "dst": {"gap": "next_valid", "fold": "first"},
         "misfire": {
@@ -177,7 +178,9 @@ def test_a_schedule_that_is_refused_is_named(
         (good_body(retry={"backoff": "linear"}), [("retry.backoff", "invalid_choice")]),
         (good_body(retry={"base_s": 60, "max_s": 30}), [("retry.base_s", "too_large")]),
         (good_body(retry=3), [("retry", "wrong_type")]),
-        (good_body(overlap="replace"), [("overlap", "invalid_choice")]),
+        (good_body(overlap="forbid"), [("overlap", "invalid_choice")]),
+        (good_body(overlap="queue", queue_limit=0), [("queue_limit", "too_small")]),
+        (good_body(overlap="queue", queue_limit=1_001), [("queue_limit", "too_large")]),
         (good_body(overlap=None), [("overlap", "null")]),
         (good_body(enabled="false"), [("enabled", "wrong_type")]),
         (good_body(enabled=0), [("enabled", "wrong_type")]),

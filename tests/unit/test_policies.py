@@ -117,7 +117,7 @@ def test_the_default_retry_is_one_attempt_and_valid() -> None:
     assert list(retry_problems(Retry())) == []
 
 
-@pytest.mark.parametrize("overlap", ["replace", "forbid", "", "SKIP"])
+@pytest.mark.parametrize("overlap", ["replaced", "forbid", "", "SKIP"])
 def test_only_the_overlaps_that_exist_are_offered(overlap: str) -> None:
     assert list(overlap_problems("skip")) == []
     (problem,) = overlap_problems(overlap)
