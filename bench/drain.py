@@ -1,14 +1,15 @@
-"""How fast is a burst of runs that do nothing drained, beside bare Celery and other schedulers?
+"""How fast is a burst of runs that do nothing drained, beside bare Celery?
 
     python -m bench.drain [--quick] [--runs N] [--rounds N] [--workers N] [--slots N]
-                          [--only product,celery,beat,procrastinate,apscheduler,graphile]
+                          [--only product,celery]
 
 10,000 runs fall due in one second. A run is a line in a file, with its name and the time: lag,
 drain rate, lost and doubled are read from there, for everybody. The product plans, places, sends,
 leases, gives the go and completes each, with one scheduler and as many workers as asked; its
-containers do nothing (`bench/no_op_container.py`). The others have as many worker processes, of as
-many threads where they have any. Prints a JSON line for each round, one with the medians of each,
-and what the product's path from plan to completion has cost the database.
+containers do nothing (`bench/no_op_container.py`). Bare Celery has as many worker processes, of as
+many threads: once with the cure of `lib/due_timers.py`, and once as it comes. Prints a JSON line
+for each round, one with the medians of each, and what the product's path from plan to completion
+has cost the database.
 """
 
 from __future__ import annotations
@@ -155,23 +156,24 @@ def product(servers: Servers, sizes: Sizes) -> tuple[Drain, Cost, float]:
         for n in range(sizes.workers)
     ]
     log = servers.directory / "product.log"
-    with as_admin(servers) as connection, cost_of(connection) as cost:
-        with (
-            a_warden_that_is_alive(Path(environment["DEADLINES_DIR"]), environment["NODE"]),
-            running(workers, environment | {"PROCESS_ROLE": "worker"}, log),
+    with (
+        as_admin(servers) as connection,
+        cost_of(connection) as cost,
+        a_warden_that_is_alive(Path(environment["DEADLINES_DIR"]), environment["NODE"]),
+        running(workers, environment | {"PROCESS_ROLE": "worker"}, log),
+    ):
+        wait_for(lambda: _accepting(connection) == sizes.workers, 60, "workers accept runs")
+        with running(
+            [programs.scheduler_command()], environment | {"PROCESS_ROLE": "scheduler"}, log
         ):
-            wait_for(lambda: _accepting(connection) == sizes.workers, 60, "workers accept runs")
-            with running(
-                [programs.scheduler_command()], environment | {"PROCESS_ROLE": "scheduler"}, log
-            ):
-                connection.execute(
-                    _ADD_JOBS,
-                    {"tenants": tenants, "owners": TENANTS, "jobs": sizes.runs, "due": due},
-                )
-                if time.time() > due - 5:
-                    raise RuntimeError("the burst fell due before it was set up")
-                wait_for_drain(path, sizes.runs, due)
-                wait_for(lambda: _unfinished(connection) == 0, 60, "all runs are completed")
+            connection.execute(
+                _ADD_JOBS,
+                {"tenants": tenants, "owners": TENANTS, "jobs": sizes.runs, "due": due},
+            )
+            if time.time() > due - 5:
+                raise RuntimeError("the burst fell due before it was set up")
+            wait_for_drain(path, sizes.runs, due)
+            wait_for(lambda: _unfinished(connection) == 0, 60, "all runs are completed")
     names = [str(row[0]) for row in connection_rows(servers, "SELECT run_id FROM runs")]
     (last,) = connection_rows(
         servers, "SELECT extract(epoch FROM max(finished_at))::float8 FROM runs"
@@ -245,7 +247,6 @@ def celery(servers: Servers, sizes: Sizes, due_timers: str = "1") -> Drain:
     os.environ |= {"NO_OP_LOG": str(path), "REDIS_URL": servers.redis.url}
     from bench.peers.bare_celery import app, no_op
 
-    app.conf.broker_url = servers.redis.url
     names = [str(uuid4()) for _ in range(sizes.runs)]
     with running(workers, environment, servers.directory / "celery.log"):
         wait_for(lambda: _consumers(servers) >= sizes.workers, 60, "Celery's workers consume")
@@ -270,12 +271,9 @@ def _consumers(servers: Servers) -> int:
 
 def measure(servers: Servers, sizes: Sizes, rounds: int, contenders: list[str]) -> None:
     """All rounds, in turns, and the medians of each contender."""
-    from bench.peers.contenders import PEERS
-
     everybody: dict[str, Callable[[Servers, Sizes], Drain]] = {
         "celery": celery,
         "celery as it comes": celery_as_it_comes,
-        **PEERS,
     }
     drains: dict[str, list[Drain]] = {}
     costs: list[Cost] = []
@@ -310,7 +308,7 @@ def measure(servers: Servers, sizes: Sizes, rounds: int, contenders: list[str]) 
 def main() -> None:
     """Read the command line and measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="2,000 runs, product and Celery")
+    parser.add_argument("--quick", action="store_true", help="2,000 runs, one round")
     parser.add_argument("--runs", type=int)
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--workers", type=int, default=2)
@@ -320,7 +318,7 @@ def main() -> None:
     asked = parser.parse_args()
     everybody = ["product", "celery"]
     if not asked.quick:
-        everybody += ["beat", "procrastinate", "apscheduler", "graphile"]
+        everybody.append("celery as it comes")
     sizes = Sizes(
         asked.runs or (2_000 if asked.quick else 10_000),
         asked.workers,

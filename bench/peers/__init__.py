@@ -1,1 +1,1 @@
-"""Other schedulers doing the same work, each set up as its own documentation recommends."""
+"""Other systems doing the same work, each set up as its own documentation recommends."""

@@ -22,10 +22,11 @@ def fire_due_timers(hub: Any, min_delay: float = 1, max_delay: float = 10,
 
     Zero when there may be more that is due.
     """
-    wait_s = type(hub).fire_timers(hub, min_delay, max_delay, max_timers, propagate)
+    wait_s: float = type(hub).fire_timers(hub, min_delay, max_delay, max_timers, propagate)
     if not hub.timer._queue:
-        return float(wait_s)
-    return max(0.0, min(float(wait_s), hub.timer._queue[0].eta - monotonic()))
+        return wait_s
+    next_in_s: float = hub.timer._queue[0].eta - monotonic()
+    return max(0.0, min(wait_s, next_in_s))
 
 
 class FireDueTimers(bootsteps.StartStopStep):

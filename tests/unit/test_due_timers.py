@@ -1,4 +1,4 @@
-"""The event loop of a worker fires every timer that is due, and waits no longer than to the next."""
+"""The event loop of a worker fires every due timer, and waits no longer than to the next."""
 
 from typing import Any
 
