@@ -14,11 +14,13 @@ ORDER BY session_id;
 
 -- name: held_runs
 -- What each session and each tenant holds, in one reading: rows with a session, or with a tenant.
--- `occupied`: runs that occupy a slot or will by now; `ahead`: runs placed before their time.
+-- `occupied`: runs that occupy a slot or will by now; `ahead`: runs placed before their time;
+-- `retries`: how many of both are in the lane of retries.
 -- Index: runs_active.
 SELECT lease_owner AS session_id, tenant_id,
        count(*) FILTER (WHERE status = 'running' OR ready_at <= now()) AS occupied,
-       count(*) FILTER (WHERE status <> 'running' AND ready_at > now()) AS ahead
+       count(*) FILTER (WHERE status <> 'running' AND ready_at > now()) AS ahead,
+       count(*) FILTER (WHERE failures > 0 AND trigger NOT IN ('catch_up', 'backfill')) AS retries
 FROM runs
 WHERE finished_at IS NULL AND lease_owner IS NOT NULL
 GROUP BY GROUPING SETS ((lease_owner), (tenant_id));
