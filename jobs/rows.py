@@ -48,7 +48,7 @@ def spec_of(job: Job) -> JobSpec:
             env=task.get("env", {}),
             **resources,
         ),
-        retry=Retry(**job.retry),
+        retry=Retry.from_json(job.retry),
         overlap=job.overlap,
         queue_limit=job.queue_limit,
         name=job.name,

@@ -19,7 +19,7 @@ from django.db import transaction
 from runs import store
 from runs.domain.backoff import RetryPolicy
 from runs.domain.ending import Ending, decide_ending
-from runs.domain.outcome import Outcome
+from runs.domain.outcome import Outcome, judge_exit
 from runs.domain.overlap import (
     GoDecision,
     Overlap,
@@ -532,7 +532,8 @@ def complete(
             row = rows.get(completion.run_id)
             answers[completion.run_id] = _accept(session_id, completion, row)
             if row is not None and _is_ours(session_id, completion, row):
-                taken.append((completion, row, _ending(completion, row)))
+                judged = replace(completion, outcome=_judged(completion, row))
+                taken.append((judged, row, _ending(judged, row)))
         _write_endings(session_id, node, taken)
         _record_stale(session_id, completions, answers, rows)
     count_endings(taken)
@@ -558,6 +559,18 @@ def _accept(session_id: UUID, completion: Completion, row: Any) -> CompleteAnswe
     return CompleteAnswer.OK if repeated else CompleteAnswer.STALE_FENCE
 
 
+def _ignored(row: Any) -> int:
+    """How many tries of the run counted neither as a failure nor as a loss of ours."""
+    return max(0, int(row.attempt - 1 - row.failures - row.lease_losses))
+
+
+def _judged(completion: Completion, row: Any) -> Outcome:
+    if row.cancel_requested or row.job_is_deleted:
+        return completion.outcome  # it isn't tried again, whatever the job says about its codes
+    codes = RetryPolicy.from_json(row.retry).exit_codes
+    return judge_exit(completion.outcome, completion.exit_code, codes, ignored=_ignored(row))
+
+
 def _ending(completion: Completion, row: Any) -> Ending:
     return decide_ending(
         completion.outcome,
@@ -568,6 +581,7 @@ def _ending(completion: Completion, row: Any) -> Ending:
         may_run_again=not row.job_is_deleted,
         cancel_requested=row.cancel_requested,
         random_unit=random.random(),
+        ignored=_ignored(row),
     )
 
 

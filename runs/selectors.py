@@ -168,7 +168,7 @@ def _waiting_for(tenant: Tenant, run: Run) -> WaitingFor | None:
         WaitingRun(
             status=status,
             ready_at=run.ready_at,
-            failures=run.failures,
+            was_tried=run.failures > 0 or run.attempt > run.lease_losses + 1,
             is_placed=run.lease_owner is not None,
             blocker=blocker,
             tenant_is_full=waits_for_slot and tenant_is_full(tenant),

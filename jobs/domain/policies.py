@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
+from jobs.domain.exit_codes import ExitCodes, exit_codes_problems
 from jobs.domain.image import ImageError, is_allowed
 
 OVERLAPS: Final = ("skip", "queue", "allow", "replace")
@@ -94,6 +95,12 @@ class Retry:
     base_s: float = 5
     max_s: float = 3_600
     jitter: Jitter = "full"
+    exit_codes: ExitCodes = field(default_factory=ExitCodes)
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Retry:
+        """The policy that `to_json` stored; what is missing takes its default."""
+        return cls(**{**stored, "exit_codes": ExitCodes.from_json(stored.get("exit_codes"))})
 
     def to_json(self) -> dict[str, object]:
         """The stored and shown form, defaults included."""
@@ -103,6 +110,7 @@ class Retry:
             "base_s": self.base_s,
             "max_s": self.max_s,
             "jitter": self.jitter,
+            "exit_codes": self.exit_codes.to_json(),
         }
 
 
@@ -136,6 +144,8 @@ def retry_problems(retry: Retry) -> Iterator[FieldProblem]:
     yield from _range(("retry", "max_s"), retry.max_s, 0, LONGEST_BACKOFF_S)
     if retry.base_s > retry.max_s:
         yield FieldProblem(("retry", "base_s"), "too_large", "base_s is larger than max_s")
+    for path, message in exit_codes_problems(retry.exit_codes):
+        yield FieldProblem(("retry", "exit_codes", *path), "invalid_exit_code", message)
 
 
 def overlap_problems(

@@ -101,7 +101,7 @@ FROM unnest(%(run_ids)s::uuid[], %(scheduled_fors)s::timestamptz[], %(replaced_b
 JOIN runs o ON o.run_id = u.run_id AND o.scheduled_for = u.scheduled_for
 CROSS JOIN LATERAL (
     SELECT CASE WHEN o.status = 'running' THEN 'running'
-                WHEN o.failures + o.lease_losses > 0 THEN 'cancelled' ELSE 'skipped' END AS status
+                WHEN o.attempt > 1 THEN 'cancelled' ELSE 'skipped' END AS status
 ) f
 WHERE r.run_id = u.run_id AND r.scheduled_for = u.scheduled_for AND r.finished_at IS NULL
 RETURNING r.run_id, r.scheduled_for, r.job_id, r.status, r.finished_at;
@@ -119,7 +119,7 @@ SELECT r.run_id, r.scheduled_for, r.job_id, r.status, r.fence, r.lease_owner, r.
        ) IS TRUE AS is_same_task,
        r.trigger IN ('catch_up', 'backfill', 'replay') AS is_caught_up,
        coalesce(r.deadline_at <= clock_timestamp(), false)
-           AND r.failures + r.lease_losses = 0 AS is_too_late,
+           AND r.attempt = 1 AS is_too_late,
        j.deleted_at IS NOT NULL AS job_is_deleted,
        (SELECT count(*) FROM runs b
         WHERE b.job_id = r.job_id AND b.status = 'blocked' AND b.finished_at IS NULL

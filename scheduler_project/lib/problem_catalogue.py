@@ -318,5 +318,6 @@ FIELD_CODES: Final[dict[str, str]] = {
     "image_not_allowed": "The tenant's image allow list has no prefix of this image.",
     "invalid_env_name": "Not a name that an environment variable can have.",
     "reserved_env_name": "A name that the scheduler sets in every container, or keeps for itself.",
+    "invalid_exit_code": "Not an exit code from 1 to 255 nor a range of them, or in both lists.",
     "invalid_label_name": "Not a name that a label can have.",
 }

@@ -72,6 +72,7 @@ def seeded() -> dict[str, Any]:
         "holder_ids": [keys[0][0]],
         "holder_times": [keys[0][1]],
         "replaced_bys": [keys[0][0]] * len(keys),
+        "replayed_bys": [keys[0][0]] * len(keys),
     }
 
 
@@ -103,6 +104,7 @@ INDEXES = [
     ("lease_runs", "pkey"),
     ("lock_rivals", "pkey"),
     ("replace_runs", "pkey"),
+    ("mark_replayed", "pkey"),
     ("read_runs_for_go", "pkey"),
     ("read_runs_for_completion", "pkey"),
     ("record_starts", "pkey"),

@@ -9,11 +9,12 @@ from django.db import connection
 from pytest_django import Settings
 
 from jobs.models import Job
-from runs import leases
+from runs import dispatcher, leases
 from runs.domain.outcome import OutcomeCode, outcome
 from runs.leases import CompleteAnswer, Completion, GoAnswer, Leased, Refused, RunRef
 from runs.models import JobGuard, Run, RunAttempt, RunEvent, RunOutput
 from runs.reaper import reap_dead_sessions
+from runs.selectors import run_detail
 from tests.support.factories import (
     database_now,
     end_lease_of,
@@ -637,6 +638,45 @@ class TestComplete:
         assert reread(run).status == "failed"
         attempt = RunAttempt.objects.get(run_id=run.run_id)
         assert (attempt.go_at, attempt.outcome) == (None, "image_not_found")
+
+    def test_a_fatal_exit_code_ends_the_run_at_once(self) -> None:
+        session = make_session()
+        run = make_run(make_job(retry={"max_attempts": 5, "exit_codes": {"fail": ["64-78"]}}))
+
+        complete(session, ended(start(run, session), OutcomeCode.NON_ZERO_EXIT, exit_code=65))
+
+        stored = reread(run)
+        assert (stored.status, stored.outcome, stored.failures) == ("failed", "fatal_exit", 1)
+        attempt = RunAttempt.objects.get(run_id=run.run_id)
+        assert (attempt.outcome, attempt.exit_code) == ("fatal_exit", 65)
+
+    def test_an_ignored_exit_code_uses_no_attempt_and_the_run_has_begun(self) -> None:
+        session = make_session()
+        retry = {"max_attempts": 1, "base_s": 30, "jitter": "none",
+                 "exit_codes": {"ignore": ["99"]}}  # fmt: skip
+        late = database_now()
+        run = make_run(make_job(retry=retry))
+        leased = start(run, session)
+        Run.objects.filter(run_id=run.run_id).update(deadline_at=late)
+
+        complete(session, ended(leased, OutcomeCode.NON_ZERO_EXIT, exit_code=99))
+
+        stored = reread(run)
+        assert (stored.status, stored.attempt, stored.failures) == ("queued", 2, 0)
+        assert stored.ready_at > database_now() + timedelta(seconds=25)
+        assert run_detail(run.tenant, run.run_id).waiting_for.reason == "retry_backoff"  # type: ignore[union-attr]
+        assert dispatcher.expire_once() == {"expired": 0}
+        Run.objects.filter(run_id=run.run_id).update(ready_at=database_now())
+        complete(session, ended(start(run, session), OutcomeCode.NON_ZERO_EXIT))
+        assert (reread(run).status, reread(run).outcome) == ("failed", "non_zero_exit")
+
+    def test_a_run_that_always_ends_ignored_fails_in_the_end(self) -> None:
+        session = make_session()
+        run = make_run(make_job(retry={"exit_codes": {"ignore": ["99"]}}), attempt=101)
+
+        complete(session, ended(start(run, session), OutcomeCode.NON_ZERO_EXIT, exit_code=99))
+
+        assert (reread(run).status, reread(run).outcome) == ("failed", "non_zero_exit")
 
     def test_a_run_whose_cancel_was_asked_for_is_cancelled_at_its_end(self) -> None:
         session = make_session()
