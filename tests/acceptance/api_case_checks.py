@@ -183,12 +183,14 @@ def defaults_are_shown(world: World) -> None:
     job = world.job(world.answer.body["job_id"])
     assert job["overlap"] == "skip"
     assert job["enabled"] is True
+    assert job["queue_limit"] == 10
     assert job["retry"] == {
         "max_attempts": 1,
         "backoff": "exponential",
         "base_s": 5,
         "max_s": 3600,
         "jitter": "full",
+        "exit_codes": {"fail": [], "ignore": []},
     }
     assert job["task"]["env"] == {}
     assert job["task"]["resources"] == {"cpu": 1, "memory_mb": 512}

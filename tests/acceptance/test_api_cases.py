@@ -7,6 +7,7 @@ import json
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,21 @@ def test_a_reported_case_of_the_api_has_its_right_outcome(
     case: dict[str, Any], stacks: Stacks
 ) -> None:
     world = stacks.running() if _needs_workers(case) else stacks.still()
+    _run_case(case, world)
+
+
+@pytest.mark.parametrize("time_of_day", ["00:00:00", "12:00:00", "16:33:30", "23:59:57"])
+@pytest.mark.parametrize("case", [each for each in cases() if "clock at" in str(each.values)])
+def test_a_case_with_a_time_of_day_has_its_outcome_whatever_time_it_is_now(
+    case: dict[str, Any], time_of_day: str, stacks: Stacks
+) -> None:
+    world = stacks.still()
+    today = world.now().astimezone(UTC).date() + timedelta(days=1)
+    world.move_clock(datetime.fromisoformat(f"{today}T{time_of_day}+00:00"))
+    _run_case(case, world)
+
+
+def _run_case(case: dict[str, Any], world: World) -> None:
     world.case = case
     for phrase in case["before"]:
         take_step(world, phrase)
