@@ -3,6 +3,7 @@
 A phrase of the file that no step or check explains fails its case.
 """
 
+import calendar
 import json
 import uuid
 from collections.abc import Iterator
@@ -33,7 +34,21 @@ _PRINT = 'echo "$# arguments"; for a in "$@"; do printf "<%s>\\n" "$a"; done; en
 
 def cases() -> list[Any]:
     rows = [json.loads(line) for line in CASES.read_text(encoding="utf-8").splitlines()]
+    for row in rows:
+        row["request"] = json.loads(_not_yet_past(json.dumps(row["request"])))
     return [pytest.param(row, id=f"{row['id']} {row['title'][:40]}") for row in rows]
+
+
+def _not_yet_past(text: str) -> str:
+    """The dates of the file moved to a year where they are ahead: it was written for 2027.
+
+    To a common year, since one case wants a 29 February that does not exist.
+    """
+    year = 2027
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    while calendar.isleap(year) or datetime(year, 2, 28, tzinfo=UTC) < tomorrow:
+        year += 1
+    return text.replace("2027-", f"{year}-")
 
 
 @pytest.fixture(scope="module")
