@@ -304,7 +304,7 @@ DUTY_STALE_S = env.seconds("DUTY_STALE_S", 60, low=5, high=3_600)
 
 LEASE_S = env.seconds("LEASE_S", 30, low=3, high=600)
 HEARTBEAT_S = env.seconds("HEARTBEAT_S", 10, low=0.5, high=200)
-# A worker stops its containers this long before the lease ends, the warden this long.
+# A worker freezes its containers this long before the lease ends, the warden kills this long.
 WORKER_MARGIN_S = env.seconds("WORKER_MARGIN_S", 10, low=0.5, high=300)
 WARDEN_MARGIN_S = env.seconds("WARDEN_MARGIN_S", 5, low=0.3, high=300)
 # The reaper takes a run this long after its session's lease has ended.

@@ -47,7 +47,8 @@ from workers.deadlines import (
     warden_is_alive,
     write_deadline,
 )
-from workers.sandbox.base import Sandbox, SandboxError
+from workers.freezer import Freezer, StartedContainer, freeze_times
+from workers.sandbox.base import ContainerHandle, Sandbox, SandboxError
 
 Answer = TypeVar("Answer")
 
@@ -83,6 +84,13 @@ class LocalRun:
     leave: threading.Event = field(default_factory=threading.Event)
     fence: int = 0
     leased_at: float = 0.0
+    # From the start on: what can be frozen when the lease nears its end.
+    container: StartedContainer | None = None
+
+    def began(self, handle: ContainerHandle) -> StartedContainer:
+        """Remember the container that was started."""
+        self.container = StartedContainer(handle, self.stop)
+        return self.container
 
     def holds(self, fence: int) -> None:
         """Remember the lease; rows read before this instant know nothing of it."""
@@ -161,6 +169,7 @@ class Keeper:
             Duty("engine-health", self._check_health, interval_s=2.0),
             Duty("leftovers", self._sweep, interval_s=_SWEEP_INTERVAL_S),
         ]
+        self._freezer = Freezer(sandbox, offer.slots)
         self._enforcer = threading.Thread(target=self._enforce, name="enforcer", daemon=True)
         self._finders = ThreadPoolExecutor(
             max_workers=offer.slots + offer.prepared_limit + 1, thread_name_prefix="found-run"
@@ -210,6 +219,7 @@ class Keeper:
         for each in threads:
             each.stop(max(0.0, until - time.monotonic()))
         self._closed.set()
+        self._freezer.close()
         try:
             # This thread's connection is as old as the process, and may be dead by now.
             close_old_connections()
@@ -354,10 +364,23 @@ class Keeper:
         return {"lease_lost": 1}
 
     def _enforce(self) -> None:
-        """Stop every run when the lease nears its end. No database here, no engine, no disk."""
+        """When the lease nears its end, have what runs frozen and stop the rest; later stop all.
+
+        No database here, no disk, and nothing that waits for the engine.
+        """
         while not self._closed.wait(_ENFORCE_INTERVAL_S):
-            if boottime_s() >= self._worker_deadline:
-                self.stop_running(StopReason.LEASE_LOST)
+            self._keep_deadline(boottime_s())
+
+    def _keep_deadline(self, now: float) -> None:
+        known = self._known()
+        room_s = self._timing.worker_margin_s - self._timing.warden_margin_s
+        times = freeze_times(self._worker_deadline, self._worker_deadline + room_s)
+        started = [local.container for local in known if local.container is not None]
+        doomed = self._freezer.enforce(started, now, times)
+        for local in known:
+            not_started = local.container is None and now >= times.freeze_at
+            if not_started or local.container in doomed:
+                local.stop_for(StopReason.LEASE_LOST)
 
     def _act_on(self, beat: Beat, asked_at: float) -> dict[str, int]:
         owned = {run.run_id: run for run in beat.owned}
