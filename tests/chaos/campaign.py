@@ -257,6 +257,7 @@ class _Campaign:
         self._result.violations += [
             *self._record(),
             *self._promises(),
+            *self._obedience(),
             *self._engine_s_account(lives),
             *self._result.journal.broken,
         ]
@@ -283,6 +284,30 @@ class _Campaign:
                 yield f"lost: run {run_id} of job {job_id} was promised to a client"
         for run_id in known.keys() - journal.promised_runs.keys():
             yield f"made twice: run {run_id} answers no request of a client"
+
+    def _obedience(self) -> Iterator[str]:
+        """No attempt begins long after a cancel of its run, nor after the delete of its job.
+
+        Whoever holds the run learns of a cancel with its next look, at the latest when its lease
+        is over; a delete is read by the go itself.
+        """
+        cancelled_ids = sorted(self._result.journal.cancelled_runs)
+        for run_id, late_s in self._stack.rows(
+            "SELECT r.run_id, extract(epoch FROM a.go_at - r.cancel_requested_at)::float8"
+            " FROM runs r JOIN run_attempts a USING (run_id, scheduled_for)"
+            " WHERE r.run_id = ANY(%s::uuid[])"
+            " AND a.go_at > r.cancel_requested_at + make_interval(secs => %s)",
+            cancelled_ids,
+            LEASE.lease_s + 2,
+        ):
+            yield f"disobeyed: run {run_id} began {late_s:.1f} s after its cancel"
+        for job_id, run_id, late_s in self._stack.rows(
+            "SELECT job_id, run_id, extract(epoch FROM a.go_at - j.deleted_at)::float8"
+            " FROM jobs j JOIN runs r USING (job_id)"
+            " JOIN run_attempts a USING (run_id, scheduled_for)"
+            " WHERE a.go_at > j.deleted_at + interval '1 second'"
+        ):
+            yield f"disobeyed: run {run_id} began {late_s:.1f} s after job {job_id} was deleted"
 
     def _engine_s_account(self, lives: list[Life]) -> Iterator[str]:
         """No two containers of one run at once, nor of one job whose runs must not overlap."""
