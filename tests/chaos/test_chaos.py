@@ -8,13 +8,6 @@ from pathlib import Path
 import pytest
 
 from runs.domain.violation import Kind as Broken
-from tests.acceptance.conftest import (  # noqa: F401 – fixtures
-    make_stack,
-    pytest_runtest_makereport,
-    services_directory,
-    stack,
-    stack_template,
-)
 from tests.acceptance.test_run_path import SHORT_LEASE, ended, has, one_off, the_run
 from tests.chaos.campaign import Options, run_campaign, table
 from tests.support.polling import poll
@@ -27,8 +20,8 @@ SEED = 20_261
 
 @pytest.mark.timeout(900)
 def test_a_minute_of_chaos_breaks_no_promise(
-    services_directory: Path,  # noqa: F811
-    stack_template: Template,  # noqa: F811
+    services_directory: Path,
+    stack_template: Template,
 ) -> None:
     directory = services_directory / f"chaos-{uuid.uuid4().hex[:8]}"
 
@@ -43,7 +36,7 @@ def test_a_minute_of_chaos_breaks_no_promise(
     assert result.containers >= result.attempts["succeeded"], report
 
 
-def a_zombie_reports(stack: StackUnderTest) -> None:  # noqa: F811
+def a_zombie_reports(stack: StackUnderTest) -> None:
     """A worker sleeps past its lease and reports its first attempt while the second runs."""
     job = one_off(stack, "sh", "-c", '[ "$ATTEMPT" -ge 2 ] && sleep 8; sleep 2', in_s=1)
     poll(has(stack, job, "running"), 20, "the run is under way")
@@ -69,7 +62,7 @@ def a_zombie_reports(stack: StackUnderTest) -> None:  # noqa: F811
 
 @pytest.mark.stack(schedulers=1, workers=2, env=SHORT_LEASE)
 def test_a_zombie_s_report_is_refused_and_the_record_is_clean(
-    stack: StackUnderTest,  # noqa: F811
+    stack: StackUnderTest,
 ) -> None:
     a_zombie_reports(stack)
 
@@ -80,7 +73,7 @@ def test_a_zombie_s_report_is_refused_and_the_record_is_clean(
     schedulers=1, workers=2, env={**SHORT_LEASE, "UNSAFE_NO_FENCE_GUARD": "1", "DEBUG": "1"}
 )
 def test_without_the_guard_a_zombie_s_report_is_found_in_the_record(
-    stack: StackUnderTest,  # noqa: F811
+    stack: StackUnderTest,
 ) -> None:
     a_zombie_reports(stack)
 

@@ -68,11 +68,13 @@ class World:
         self._stack = stack
         self._random = Random(f"{seed}/world")
         self._giving_up = threading.Event()
+        self._end = datetime.max.replace(tzinfo=UTC)
 
     # --- before ---------------------------------------------------------------------------------
 
     def populate(self, jobs: int, begin: datetime, end: datetime) -> None:
         """Make the jobs: each is due once a minute, most at instants of their own."""
+        self._end = end
         for n in range(jobs):
             habit = self._habit()
             # A tenth all at the full minute, by cron: bursts, as the world has them.
@@ -167,14 +169,18 @@ class World:
     def _edit(self) -> None:
         change: dict[str, Any] = self._random.choice(
             [
-                {"schedule": {"every": "1m"}},
-                {"schedule": {"cron": "* * * * *", "time_zone": "America/New_York"}},
-                {"schedule": {"every": "90s"}},
+                self._until_the_end({"every": "1m"}),
+                self._until_the_end({"cron": "* * * * *", "time_zone": "America/New_York"}),
+                self._until_the_end({"every": "90s"}),
                 {"labels": {"edited": str(self._random.randrange(100))}},
                 {"retry": {"max_attempts": self._random.randint(1, 5)}},
             ]
         )
         self._change(change)
+
+    def _until_the_end(self, schedule: dict[str, str]) -> dict[str, Any]:
+        """The change of a schedule, also of a one-off's, that ends with the campaign."""
+        return {"schedule": schedule, "end_at": _text(self._end)}
 
     def _switch(self) -> None:
         self._change({"enabled": self._random.random() < 0.6})
