@@ -10,7 +10,11 @@ NEW_JOB = {
         "env": {"REGION": "in"},
         "timeout_s": 900,
     },
-    "retry": {"max_attempts": 3, "backoff": "exponential"},
+    "retry": {
+        "max_attempts": 3,
+        "backoff": "exponential",
+        "exit_codes": {"fail": ["64-78"], "ignore": ["99"]},
+    },
     "overlap": "skip",
     "misfire": {"policy": "run_once", "deadline_s": 3600},
 }
@@ -35,8 +39,10 @@ JOB_IN_LIST = {
         "base_s": 5.0,
         "max_s": 3600.0,
         "jitter": "full",
+        "exit_codes": {"fail": ["64-78"], "ignore": ["99"]},
     },
     "overlap": "skip",
+    "queue_limit": 10,
     "enabled": True,
     "start_at": None,
     "end_at": None,

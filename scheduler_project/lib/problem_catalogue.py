@@ -168,6 +168,20 @@ _PROBLEMS: Final = (
         "Nothing needs to be done. To run the job again, start a new run.",
     ),
     ProblemType(
+        "run_not_final",
+        409,
+        "The run has not ended yet",
+        "Only a run that has ended can be replayed: this one may still succeed by itself.",
+        "Wait for its end, or cancel it first.",
+    ),
+    ProblemType(
+        "job_is_deleted",
+        409,
+        "The job of the run is deleted",
+        "Nothing of a deleted job is run any more; its runs can be read, and not replayed.",
+        "Create a job with the same task and run that.",
+    ),
+    ProblemType(
         "length_required",
         411,
         "The length of the body is needed",
@@ -304,5 +318,6 @@ FIELD_CODES: Final[dict[str, str]] = {
     "image_not_allowed": "The tenant's image allow list has no prefix of this image.",
     "invalid_env_name": "Not a name that an environment variable can have.",
     "reserved_env_name": "A name that the scheduler sets in every container, or keeps for itself.",
+    "invalid_exit_code": "Not an exit code from 1 to 255 nor a range of them, or in both lists.",
     "invalid_label_name": "Not a name that a label can have.",
 }
