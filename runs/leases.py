@@ -531,14 +531,11 @@ def _complete_whatever_the_fence(
     """
     answers: dict[UUID, CompleteAnswer] = {}
     for completion in completions:
-        rows = store.fetch(
-            "read_runs_for_completion",
-            **store.columns([completion], "run_id", "scheduled_for", "fence"),
-        )
-        for row in rows:
-            completion = replace(completion, fence=row.fence)
-            session_id = row.lease_owner or session_id
-        answers |= _complete(session_id, node, [completion])
+        keys = store.columns([completion], "run_id", "scheduled_for", "fence")
+        holder, fence = session_id, completion.fence
+        for row in store.fetch("read_runs_for_completion", **keys):
+            holder, fence = row.lease_owner or session_id, row.fence
+        answers |= _complete(holder, node, [replace(completion, fence=fence)])
     return answers
 
 

@@ -37,10 +37,15 @@ class Kind(StrEnum):
 
 
 class FaultClass(StrEnum):
-    """SINGLE is what the product promises to bear, DOUBLE is beyond it."""
+    """SINGLE is what the product promises to bear, DOUBLE is beyond it.
+
+    NAPS is a part of SINGLE: workers that sleep past their leases, again and again. There nothing
+    but the fence stands between a late result and the record.
+    """
 
     SINGLE = "single"
     DOUBLE = "double"
+    NAPS = "naps"
 
 
 @dataclass(frozen=True)
@@ -152,12 +157,18 @@ def _lanes(lease: Lease) -> list[_Lane]:
     ]
 
 
+def _naps(lease: Lease) -> _Lane:
+    """Long enough for the reaper and for the start of the next attempt on another worker."""
+    nap_s = (lease.lease_s + 4, lease.lease_s + 7)
+    return _Lane("node", (2, 3), [_Way(Kind.WORKER_FROZEN, nap_s, settles_s=2)])
+
+
 def plan_faults(
     seed: int, seconds: float, lease: Lease, fault_class: FaultClass = FaultClass.SINGLE
 ) -> dict[str, list[Fault]]:
     """Return the faults of each lane, in order of time; every one is over at `seconds`."""
     plans: dict[str, list[Fault]] = {}
-    for lane in _lanes(lease):
+    for lane in [_naps(lease)] if fault_class is FaultClass.NAPS else _lanes(lease):
         random = Random(f"{seed}/{lane.name}")
         if lane.name == "node" and fault_class is FaultClass.DOUBLE:
             plans |= _doubles(random, seconds, lane)

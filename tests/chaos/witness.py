@@ -7,15 +7,16 @@ so. The engine's events know neither leases nor fences.
 from __future__ import annotations
 
 import contextlib
+import json
+import socket
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from http.client import HTTPConnection, HTTPException
 from typing import Any
-
-import docker
-import docker.errors
-import requests.exceptions
+from urllib.parse import urlencode
 
 from workers.sandbox.container_config import (
     LABEL_ATTEMPT,
@@ -29,6 +30,8 @@ from workers.sandbox.container_config import (
 # first. (The warden kills without it, through the kernel.)
 TOLERANCE_S = 1.0
 _RECONNECT_S = 0.1
+# No word for so long: asked again from the last one, whether the engine is frozen or has no news.
+_QUIET_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -74,15 +77,17 @@ class Witness:
     """Follows the events of an engine, also over its restarts, and keeps the lives it saw."""
 
     def __init__(self, docker_host: str, instance: str) -> None:
-        self._docker_host = docker_host
-        self._filters = {"type": "container", "label": f"{LABEL_INSTANCE}={instance}"}
+        self._socket = docker_host.removeprefix("unix://")
+        self._filters = {"type": ["container"], "label": [f"{LABEL_INSTANCE}={instance}"]}
         self._lives: dict[str, Life] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="witness", daemon=True)
-        self._last_event = 0.0
+        self._last_event = 0
 
     def start(self) -> None:
+        """From now on nothing is missed, even if the engine is away at first."""
+        self._last_event = int(time.time())
         self._thread.start()
 
     def stop(self) -> None:
@@ -97,20 +102,17 @@ class Witness:
 
     def _follow(self) -> None:
         while not self._stop.wait(_RECONNECT_S):
-            # Away, killed or frozen: again, from what was told last.
-            with contextlib.suppress(
-                docker.errors.DockerException,
-                requests.exceptions.RequestException,
-                OSError,
-                ValueError,
-            ):
-                client = docker.APIClient(base_url=self._docker_host, version="1.41", timeout=5)
-                with contextlib.closing(client):
-                    since = self._last_event or None
-                    for event in client.events(since=since, filters=self._filters, decode=True):
-                        self._saw(event)
-                        if self._stop.is_set():
-                            return
+            # Away, killed, frozen or quiet: again, from what was told last.
+            with contextlib.suppress(OSError, HTTPException, ValueError):
+                self._listen()
+
+    def _listen(self) -> None:
+        with contextlib.closing(_EngineConnection(self._socket, _QUIET_S)) as connection:
+            words = {"since": self._last_event, "filters": json.dumps(self._filters)}
+            connection.request("GET", f"/v1.41/events?{urlencode(words)}")
+            with connection.getresponse() as answer:
+                while (line := answer.readline()) and not self._stop.is_set():
+                    self._saw(json.loads(line))
 
     def _saw(self, event: Mapping[str, Any]) -> None:
         at = event["timeNano"] / 1e9
@@ -129,3 +131,16 @@ class Witness:
                 )
             elif event["Action"] == "die" and life is not None and life.ended_at is None:
                 self._lives[container] = replace(life, ended_at=at)
+
+
+class _EngineConnection(HTTPConnection):
+    """HTTP on the engine's socket. Docker's client leaves its own open when nobody listens."""
+
+    def __init__(self, path: str, timeout_s: float) -> None:
+        super().__init__("engine", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -26,22 +26,34 @@ _TRY_AGAIN = frozenset({429, 502, 503, 504})
 
 @dataclass(frozen=True)
 class Habit:
-    """A kind of job. `share` of all jobs in percent."""
+    """A kind of job. `share` of all jobs in percent.
+
+    `fate`: how each of its runs ends that is neither cancelled nor skipped, whatever is done to the
+    machines; None where a customer's edit can change that.
+    """
 
     name: str
     share: int
     script: str
     overlap: str
     attempts: int = 1
+    fate: str | None = "succeeded"
 
 
 HABITS = (
-    Habit("quick", 44, "true", "allow"),
-    Habit("alone", 14, "sleep 2", "skip"),
-    Habit("in line", 14, "sleep 1", "queue"),
-    Habit("shaky", 12, '[ "$ATTEMPT" -ge 3 ]', "queue", attempts=4),
-    Habit("hopeless", 6, "exit 3", "skip", attempts=2),
+    Habit("quick", 42, "true", "allow"),
+    Habit("alone", 12, "sleep 2", "skip"),
+    Habit("in line", 13, "sleep 1", "queue"),
+    Habit("newest", 7, "sleep 20", "replace"),
+    Habit("shaky", 10, '[ "$ATTEMPT" -ge 3 ]', "queue", attempts=4, fate=None),
+    Habit("hopeless", 6, "exit 3", "skip", attempts=2, fate="failed"),
     Habit("long", 10, "sleep 15", "skip"),
+)
+# A first attempt that ends by itself before anybody kills it, and others that take longer than a
+# sleeping worker: it wakes up with a result while another runs what it lost.
+NAPPERS = (
+    Habit("quick", 30, "true", "allow"),
+    Habit("napper", 70, '[ "$ATTEMPT" -ge 2 ] && sleep 12; sleep 3', "allow"),
 )
 
 
@@ -53,6 +65,7 @@ class Journal:
     # Runs that a client was told it has: acknowledged once, by id, with their job.
     promised_runs: dict[str, str] = field(default_factory=dict)
     jobs: list[str] = field(default_factory=list)
+    habits: dict[str, Habit] = field(default_factory=dict)
     deleted_jobs: set[str] = field(default_factory=set)
     # Jobs whose policy was `allow` at some time: their runs may be under way together.
     free_jobs: set[str] = field(default_factory=set)
@@ -63,9 +76,10 @@ class Journal:
 class World:
     """Two tenants' clients. `journal` is complete once `act` has returned."""
 
-    def __init__(self, stack: StackUnderTest, seed: int) -> None:
+    def __init__(self, stack: StackUnderTest, seed: int, habits: Sequence[Habit] = HABITS) -> None:
         self.journal = Journal()
         self._stack = stack
+        self._habits = habits
         self._random = Random(f"{seed}/world")
         self._giving_up = threading.Event()
         self._end = datetime.max.replace(tzinfo=UTC)
@@ -75,21 +89,23 @@ class World:
     def populate(self, jobs: int, begin: datetime, end: datetime) -> None:
         """Make the jobs: each is due once a minute, most at instants of their own."""
         self._end = end
+        # In less than a minute each is due once all the same.
+        spread_s = min(60.0, (end - begin).total_seconds() - 1)
         for n in range(jobs):
             habit = self._habit()
             # A tenth all at the full minute, by cron: bursts, as the world has them.
-            if n % 10 == 0:
+            if n % 10 == 0 and end - begin > timedelta(minutes=1):
                 zone = self._random.choice(["UTC", "Europe/Berlin", "Asia/Kolkata"])
                 schedule: dict[str, str] = {"cron": "* * * * *", "time_zone": zone}
                 start_at = begin
             else:
                 schedule = {"every": "1m"}
                 # An interval counts from its start, at which it is not due: a minute before.
-                start_at = begin + timedelta(seconds=round(60 * n / jobs, 1) - 60)
+                start_at = begin + timedelta(seconds=round(spread_s * n / jobs, 1) - 60)
             self._create(habit, schedule, n, start_at=_text(start_at), end_at=_text(end))
 
     def _habit(self) -> Habit:
-        return self._random.choices(HABITS, [habit.share for habit in HABITS])[0]
+        return self._random.choices(self._habits, [habit.share for habit in self._habits])[0]
 
     def _create(self, habit: Habit, schedule: dict[str, str], n: int, **times: str) -> None:
         task = {
@@ -113,6 +129,7 @@ class World:
             return
         job_id = answer.json()["job_id"]
         self.journal.jobs.append(job_id)
+        self.journal.habits[job_id] = habit
         if habit.overlap == "allow":
             self.journal.free_jobs.add(job_id)
 
