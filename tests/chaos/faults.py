@@ -16,6 +16,7 @@ from runs.messages import Message, redis_envelope
 from tests.chaos.clock import SkewedClock
 from tests.chaos.network import CutNetwork
 from tests.chaos.plan import Fault, Kind
+from tests.support.polling import poll
 from tests.support.private_engine import PrivateEngine
 from tests.support.processes import Process
 from tests.support.stack_under_test import StackUnderTest
@@ -23,6 +24,8 @@ from tests.support.stack_under_test import StackUnderTest
 # How wrong a scheduler's clock is made, in seconds: minutes, hours, a day, both ways.
 _SKEWS_S = (-86_400, -3_600, -90, -5, 5, 90, 3_600, 86_400)
 _MOST_COPIES = 40
+# A busy machine's: until a run that has lost its worker is under way on another.
+_NEXT_ATTEMPT_S = 60
 
 
 @dataclass
@@ -83,7 +86,7 @@ class Killed:
             process.start()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Frozen:
     """SIGSTOP, and SIGCONT at the end."""
 
@@ -96,6 +99,44 @@ class Frozen:
     def heal(self, world: Field, fault: Fault) -> None:
         with world.lock:
             self.choose(world.stack, fault.target).thaw()
+
+
+@dataclass
+class Asleep(Frozen):
+    """SIGSTOP while it has containers that end by themselves; SIGCONT once a run of theirs is
+    under way elsewhere, however long that takes on a busy machine."""
+
+    _had: list[tuple[Any, int]] = field(default_factory=list)
+
+    def strike(self, world: Field, fault: Fault) -> None:
+        with suppress(AssertionError):  # nothing to run just now: an ordinary nap
+            poll(lambda: self._running(world, fault), _NEXT_ATTEMPT_S, "it runs something")
+        super().strike(world, fault)
+        self._had = self._running(world, fault)
+
+    def heal(self, world: Field, fault: Fault) -> None:
+        with suppress(AssertionError):
+            poll(lambda: self._runs_elsewhere(world), _NEXT_ATTEMPT_S, "it runs elsewhere")
+        super().heal(world, fault)
+
+    def _running(self, world: Field, fault: Fault) -> list[tuple[Any, int]]:
+        return world.stack.rows(
+            "SELECT r.run_id, r.attempt FROM runs r"
+            " JOIN worker_sessions s ON s.session_id = r.lease_owner"
+            " WHERE s.pid = %s AND s.ended_at IS NULL AND r.status = 'running'"
+            " AND r.started_at IS NOT NULL",
+            self.choose(world.stack, fault.target).pid,
+        )
+
+    def _runs_elsewhere(self, world: Field) -> bool:
+        # A moment ago at the least, so that the other worker has written down its start.
+        later = world.stack.rows(
+            "SELECT r.run_id, r.attempt FROM runs r WHERE r.run_id = ANY(%s)"
+            " AND r.status = 'running' AND r.go_at < now() - interval '1 second'",
+            [run_id for run_id, _ in self._had],
+        )
+        had = dict(self._had)
+        return any(attempt > had[run_id] for run_id, attempt in later)
 
 
 class EngineRestarted:
@@ -263,6 +304,7 @@ def _api(stack: StackUnderTest, target: int) -> Process:
 INJURIES: dict[Kind, Injury] = {
     Kind.WORKER_KILLED: Killed(_worker),
     Kind.WORKER_FROZEN: Frozen(_worker),
+    Kind.WORKER_ASLEEP: Asleep(_worker),
     Kind.WARDEN_KILLED: Killed(_warden),
     Kind.WARDEN_FROZEN: Frozen(_warden),
     Kind.ENGINE_RESTARTED: EngineRestarted(),

@@ -19,6 +19,7 @@ class Kind(StrEnum):
 
     WORKER_KILLED = "worker killed"
     WORKER_FROZEN = "worker frozen"
+    WORKER_ASLEEP = "worker asleep"
     WARDEN_KILLED = "warden killed"
     WARDEN_FROZEN = "warden frozen"
     ENGINE_RESTARTED = "engine restarted"
@@ -39,8 +40,8 @@ class Kind(StrEnum):
 class FaultClass(StrEnum):
     """SINGLE is what the product promises to bear, DOUBLE is beyond it.
 
-    NAPS is a part of SINGLE: workers that sleep past their leases, again and again. There nothing
-    but the fence stands between a late result and the record.
+    NAPS is inside it, too: workers that sleep past their leases and wake up when what they had runs
+    elsewhere. There nothing but the fence stands between a late result and the record.
     """
 
     SINGLE = "single"
@@ -158,9 +159,9 @@ def _lanes(lease: Lease) -> list[_Lane]:
 
 
 def _naps(lease: Lease) -> _Lane:
-    """Long enough for the reaper and for the start of the next attempt on another worker."""
-    nap_s = (lease.lease_s + 4, lease.lease_s + 7)
-    return _Lane("node", (2, 3), [_Way(Kind.WORKER_FROZEN, nap_s, settles_s=2)])
+    """Long enough for the reaper; it wakes up when the next attempt runs on another worker."""
+    nap_s = (lease.lease_s + 1, lease.lease_s + 3)
+    return _Lane("node", (2, 3), [_Way(Kind.WORKER_ASLEEP, nap_s, settles_s=2)])
 
 
 def plan_faults(
