@@ -502,6 +502,31 @@ def complete(
     while fence and owner still match: nobody else has taken the run, so its result is true.
     Asked again after an unknown answer it says OK again.
     """
+    if settings.UNSAFE_NO_FENCE_GUARD:
+        return _complete_whatever_the_fence(session_id, node, completions)
+    return _complete(session_id, node, completions)
+
+
+def _complete_whatever_the_fence(
+    session_id: UUID, node: str, completions: Sequence[Completion]
+) -> dict[UUID, CompleteAnswer]:
+    """What a scheduler without fences does; only for the test that shows why there is one.
+
+    Each completion is taken as if it came from whoever holds the run by now.
+    """
+    answers: dict[UUID, CompleteAnswer] = {}
+    for completion in completions:
+        keys = store.columns([completion], "run_id", "scheduled_for", "fence")
+        holder, fence = session_id, completion.fence
+        for row in store.fetch("read_runs_for_completion", **keys):
+            holder, fence = row.lease_owner or session_id, row.fence
+        answers |= _complete(holder, node, [replace(completion, fence=fence)])
+    return answers
+
+
+def _complete(
+    session_id: UUID, node: str, completions: Sequence[Completion]
+) -> dict[UUID, CompleteAnswer]:
     with transaction.atomic():
         store.lock_guards(completion.job_id for completion in completions)
         rows = {

@@ -66,6 +66,23 @@ def check_lease_arithmetic(
     return problems
 
 
+@register("scheduler")
+def check_fence_guard(
+    app_configs: Sequence[AppConfig] | None = None, **_: Any
+) -> list[CheckMessage]:
+    """E005: the hook of tests that lets zombies write stays out of production."""
+    if not settings.UNSAFE_NO_FENCE_GUARD or settings.DEBUG:
+        return []
+    return [
+        Error(
+            "UNSAFE_NO_FENCE_GUARD is on: a worker that lost its lease could overwrite the result "
+            "of the one that has it.",
+            hint="Unset it. It exists for a test, which sets DEBUG as well.",
+            id="scheduler.E005",
+        )
+    ]
+
+
 @register(Tags.database)
 def check_partitions(
     app_configs: Sequence[AppConfig] | None = None,

@@ -312,6 +312,9 @@ REAP_AFTER_S = env.seconds("REAP_AFTER_S", 2, low=0, high=60)
 # A session silent for this long gets nothing new.
 SILENT_S = env.seconds("SILENT_S", 5, low=1, high=60)
 MAX_LEASE_LOSSES = env.integer("MAX_LEASE_LOSSES", 5, low=1, high=100)
+# For the test that the fence is needed (docs/chaos.md): completions are taken whatever their fence.
+# Refused unless DEBUG is on, which production never is.
+UNSAFE_NO_FENCE_GUARD = env.boolean("UNSAFE_NO_FENCE_GUARD", False)
 
 WORKER_SLOTS = env.integer("WORKER_SLOTS", 8, low=1, high=1_000)
 WORKER_PREPARED_LIMIT = env.integer("WORKER_PREPARED_LIMIT", WORKER_SLOTS, low=0, high=10_000)
