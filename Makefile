@@ -17,19 +17,26 @@ CHECK_ENVIRONMENT := \
 PARALLEL_TESTS := tests/unit tests/property tests/api tests/integration
 SERIAL_TESTS := tests/concurrency tests/acceptance
 
-.PHONY: help up status logs down reset test check format venv
+.PHONY: help up status logs down reset test bench bench-quick check format venv
 
 help:
 	@echo 'make up       bring up the whole stack here and run demo jobs; again: quick and harmless'
 	@echo 'make status   what runs, and where        make logs [NAME=api]   follow the logs'
 	@echo 'make down     end every process and container        make reset   down, and delete the data'
 	@echo 'make test     all checks and tests        make check   format, lint, types, contracts'
+	@echo 'make bench    all benchmarks, hours     make bench-quick   the main ones, in three minutes'
 
 up: $(INSTALLED)
 	@$(STACK) up
 
 status logs down reset: $(INSTALLED)
 	@$(STACK) $@ $(if $(filter logs,$@),$(NAME))
+
+bench: $(INSTALLED)
+	@$(BIN)/python -m bench
+
+bench-quick: $(INSTALLED)
+	@$(BIN)/python -m bench --quick
 
 test: check
 	$(BIN)/pytest -n 2 $(PARALLEL_TESTS)
