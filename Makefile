@@ -17,7 +17,7 @@ CHECK_ENVIRONMENT := \
 PARALLEL_TESTS := tests/unit tests/property tests/api tests/integration
 SERIAL_TESTS := tests/concurrency tests/acceptance tests/chaos
 
-.PHONY: help up status logs down reset test chaos check format venv
+.PHONY: help up status logs down reset test chaos bench bench-quick check format venv
 
 help:
 	@echo 'make up       bring up the whole stack here and run demo jobs; again: quick and harmless'
@@ -25,12 +25,19 @@ help:
 	@echo 'make down     end every process and container        make reset   down, and delete the data'
 	@echo 'make test     all checks and tests        make check   format, lint, types, contracts'
 	@echo 'make chaos    real faults, seeded [SEED=1 SECONDS=300 CLASS=double]; see docs/chaos.md'
+	@echo 'make bench    all benchmarks, hours     make bench-quick   the main ones, in three minutes'
 
 up: $(INSTALLED)
 	@$(STACK) up
 
 status logs down reset: $(INSTALLED)
 	@$(STACK) $@ $(if $(filter logs,$@),$(NAME))
+
+bench: $(INSTALLED)
+	@$(BIN)/python -m bench
+
+bench-quick: $(INSTALLED)
+	@$(BIN)/python -m bench --quick
 
 test: check
 	$(BIN)/pytest -n 2 $(PARALLEL_TESTS)
