@@ -22,6 +22,7 @@ from runs.domain.ending import Ending, decide_ending
 from runs.domain.outcome import Outcome
 from runs.domain.overlap import GoDecision, Overlap, OverlapVerdict, decide_overlap
 from runs.domain.state import FINAL, RunStatus
+from runs.notifications import LEAST_LATE_S, note_run_ends
 from runs.run_metrics import count_endings, count_final, count_starts
 from runs.store import RunEventRow
 from scheduler_project.lib.events import emit
@@ -362,6 +363,7 @@ def _write_go(
         store.execute(
             "skip_runs", reasons=reasons, **store.columns(skipped, "run_id", "scheduled_for")
         )
+        note_run_ends(skipped)
         # One that was too late may hold the guard, passed to it while it was blocked.
         store.release_guards((request.job_id, request.run_id) for request in skipped)
         store.release_guards((request.job_id, request.run_id) for request in skipped)
@@ -385,11 +387,14 @@ class Start:
 
 def record_starts(session_id: UUID, starts: Sequence[Start]) -> int:
     """Note when containers started; a run that is not ours under that fence is left alone."""
-    rows = store.fetch(
-        "record_starts",
-        session_id=session_id,
-        **store.columns(starts, "run_id", "scheduled_for", "fence", "started_at"),
-    )
+    with transaction.atomic():
+        rows = store.fetch(
+            "record_starts",
+            session_id=session_id,
+            **store.columns(starts, "run_id", "scheduled_for", "fence", "started_at"),
+        )
+        # Most are on time, and cost nothing here.
+        note_run_ends(row for row in rows if row.lag_s is not None and row.lag_s > LEAST_LATE_S)
     count_starts(rows)
     return len(rows)
 
@@ -423,6 +428,7 @@ def complete(
             if row is not None and _is_ours(session_id, completion, row):
                 taken.append((completion, row, _ending(completion, row)))
         _write_endings(session_id, node, taken)
+        note_run_ends(row for _, row, ending in taken if ending.status in FINAL)
         _record_stale(session_id, completions, answers, rows)
     count_endings(taken)
     return answers

@@ -248,7 +248,7 @@ class OutboxMessage(models.Model):
     by: the same over all attempts and redeliveries.
     """
 
-    message_id = models.UUIDField(unique=True, db_default=RandomUUID(), editable=False)
+    message_id = models.UUIDField(db_default=RandomUUID(), editable=False)
     tenant = models.ForeignKey("tenants.Tenant", on_delete=models.CASCADE)
     # Set for what goes to this endpoint alone, such as a ping.
     webhook_id = models.UUIDField(null=True)
@@ -268,9 +268,11 @@ class OutboxMessage(models.Model):
             models.Index(fields=["created_at"], name="outbox_by_age"),
         ]
         constraints = [
-            # A run is late once, whoever notices it first: its worker or the duty.
+            # A run ends once, and is late once, whoever notices it first: its worker or the duty.
             models.UniqueConstraint(
-                fields=["run_id"], name="outbox_late_once", condition=models.Q(event="run.late")
+                fields=["run_id", "event"],
+                name="outbox_run_event_once",
+                condition=models.Q(run_id__isnull=False),
             )
         ]
 

@@ -140,7 +140,7 @@ WITH ours AS (
 UPDATE run_attempts a SET started_at = s.started_at
 FROM started s
 WHERE a.run_id = s.run_id AND a.scheduled_for = s.scheduled_for AND a.attempt = s.attempt
-RETURNING s.region, s.tier,
+RETURNING s.region, s.tier, s.run_id, s.scheduled_for,
     CASE WHEN s.trigger <> 'backfill' AND (s.attempt = 1 OR NOT EXISTS (
              SELECT FROM run_attempts e
              WHERE e.run_id = s.run_id AND e.scheduled_for = s.scheduled_for
