@@ -8,7 +8,7 @@ under the same `webhook-id`. No order is promised.
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -65,6 +65,11 @@ def notify_once() -> dict[str, int]:
             **store.columns(unsent, "delivery_id", "claim"),
         )
     return counts | {"sent": sent, "unsent": len(unsent)}
+
+
+def is_behind(counts: Mapping[str, int]) -> bool:
+    """Return whether the round did something, so that more may be due or have room now."""
+    return counts["sent"] > 0 or counts["messages"] > 0
 
 
 def claim_deliveries() -> Sequence[Any]:
