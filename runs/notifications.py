@@ -135,5 +135,6 @@ def purge_once() -> dict[str, int]:
     return {
         "deliveries": store.execute("purge_deliveries", **limits),
         "messages": store.execute("purge_outbox", **limits),
+        "webhooks": store.execute("purge_webhooks"),
         "task_results": store.execute("purge_task_results", days=3, limit=5_000),
     }

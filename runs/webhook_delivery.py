@@ -25,7 +25,7 @@ from runs.domain.delivery import (
     next_of_delivery,
     switch_off,
 )
-from runs.domain.notification import ENDPOINT_DISABLED, message_body
+from runs.domain.notification import ENDPOINT_DISABLED, PING, message_body
 from runs.domain.notification_email import email_of
 from runs.domain.webhook_address import AddressPolicy
 from runs.models import DeliveryAttempt, OutboxMessage, WebhookEndpoint
@@ -104,6 +104,10 @@ def deliver(delivery_id: UUID, claim: UUID) -> str:
         sent = _send_email(row)
         return _report(row, claim, sent, None)
     endpoint = WebhookEndpoint.objects.get(pk=row.webhook_id)
+    # Switched off after the fan-out, which may have seen it on.
+    if endpoint.deleted_at is not None or not (endpoint.enabled or row.event == PING):
+        store.execute("cancel_deliveries", webhook_id=endpoint.webhook_id)
+        return "cancelled"
     return _report(row, claim, _send_webhook(row, endpoint), endpoint)
 
 

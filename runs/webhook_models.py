@@ -32,6 +32,8 @@ class WebhookEndpoint(models.Model):
     version = models.PositiveIntegerField(default=1)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     updated_at = models.DateTimeField(db_default=Now(), editable=False)
+    # Off and without secrets from then on; the row goes when its last delivery has gone.
+    deleted_at = models.DateTimeField(null=True, editable=False)
 
     class Meta:
         db_table = "webhook_endpoints"
@@ -43,6 +45,10 @@ class WebhookEndpoint(models.Model):
             models.CheckConstraint(
                 condition=models.Q(enabled=False) | models.Q(off_reason=""),
                 name="webhook_on_has_no_off_reason",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(deleted_at=None) | models.Q(enabled=False, secret=""),
+                name="webhook_deleted_is_off",
             ),
             models.CheckConstraint(
                 condition=models.Q(old_secret="") | models.Q(old_secret_until__isnull=False),

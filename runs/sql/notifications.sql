@@ -128,7 +128,8 @@ WITH taken AS MATERIALIZED (
     FROM taken t
     JOIN webhook_endpoints w ON w.tenant_id = t.tenant_id
     WHERE CASE WHEN t.webhook_id IS NULL THEN w.enabled AND t.event = ANY(w.events)
-               ELSE w.webhook_id = t.webhook_id AND t.event = 'webhook.ping' END
+               ELSE w.webhook_id = t.webhook_id AND w.deleted_at IS NULL
+                    AND t.event = 'webhook.ping' END
     UNION ALL
     SELECT gen_random_uuid(), n.tenant_id, n.tenant_id, NULL, t.id, 'pending', 0, false, '', now(),
            now() + make_interval(secs => %(try_for_s)s)
@@ -285,6 +286,12 @@ WITH old AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 )
 DELETE FROM outbox o USING old WHERE o.id = old.id;
+
+-- name: purge_webhooks
+-- Deleted webhooks of which no delivery is left.
+DELETE FROM webhook_endpoints w
+WHERE w.deleted_at IS NOT NULL
+  AND NOT EXISTS (SELECT FROM notification_deliveries d WHERE d.webhook_id = w.webhook_id);
 
 -- name: purge_task_results
 -- What the console shows of notification and maintenance tasks.
