@@ -28,6 +28,8 @@ _CHANGEABLE = (
     "overlap",
     "task",
     "retry",
+    "late_after_s",
+    "auto_pause_after",
     "enabled",
     "pause",
     "deleted_at",
