@@ -33,7 +33,7 @@ class Job(models.Model):
     queue_limit = models.PositiveIntegerField(default=10)
     # {"image", "args"?, "env"?, "timeout_s", "resources": {"cpu", "memory_mb"}}
     task = models.JSONField()
-    # {"max_attempts", "backoff", "base_s", "max_s", "jitter"}
+    # {"max_attempts", "backoff", "base_s", "max_s", "jitter", "exit_codes"}
     retry = models.JSONField(default=dict, blank=True)
     region = models.CharField(max_length=64, default="default")
     tier = models.CharField(

@@ -26,6 +26,7 @@ _CHANGEABLE = (
     "dst",
     "misfire",
     "overlap",
+    "queue_limit",
     "task",
     "retry",
     "late_after_s",

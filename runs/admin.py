@@ -24,9 +24,10 @@ from jobs.errors import JobNotFoundError
 from jobs.models import Job
 from runs.domain.run_id import make_run_id, scheduled_for_of
 from runs.domain.state import FINAL, RunStatus
-from runs.errors import RunIsFinalError, RunNotFoundError
+from runs.errors import RunIsFinalError, RunIsNotFinalError, RunNotFoundError
 from runs.models import Run, RunAttempt, RunEvent
 from runs.partitions import database_today
+from runs.replays import run_replay
 from runs.selectors import RunDetail, run_detail
 from runs.services import run_cancel, run_now
 from scheduler_project.lib.admin_pages import (
@@ -143,6 +144,8 @@ class RunAdmin(ReadOnlyAdmin):
                     ("waits_for", "session_link"),
                     ("outcome", "exit_code"),
                     ("skip_reason", "cancel_requested"),
+                    ("replay_of_link", "replayed_by_link"),
+                    "replaced_by_link",
                 )
             },
         ),
@@ -163,8 +166,8 @@ class RunAdmin(ReadOnlyAdmin):
             {"fields": (("attempt", "failures"), ("lease_losses", "fence"), ("region", "tier"))},
         ),
     )
-    actions = ("cancel_selected",)
-    actions_detail = ("cancel",)
+    actions = ("cancel_selected", "replay_selected")
+    actions_detail = ("cancel", "replay")
     change_form_outer_after_template = "admin/runs_run_story.html"
     scheduled = instant_column("scheduled_for")
     due = instant_column("due_at", "due")
@@ -235,6 +238,10 @@ class RunAdmin(ReadOnlyAdmin):
         """Who may run a job now: Django's `add` permission."""
         return bool(request.user.has_perm("runs.add_run"))
 
+    def has_replay_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        """Who may run something again: who may run it now."""
+        return self.has_add_permission(request)
+
     def add_view(
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
@@ -272,11 +279,8 @@ class RunAdmin(ReadOnlyAdmin):
     @admin.action(description="Cancel", permissions=["act"])
     def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Run]) -> HttpResponse | None:
         """Cancel the chosen runs."""
-        # Not from `queryset`: it knows one column of their keys and would visit every partition.
-        chosen = [run_id for text in request.POST.getlist(ACTION_CHECKBOX_NAME)
-                  if (run_id := _uuid(text))]  # fmt: skip
         return self._cancel(
-            request, self._find(request, chosen), request.get_full_path(), "cancel_selected"
+            request, self._chosen(request), request.get_full_path(), "cancel_selected"
         )
 
     @page_action("Cancel", "cancel", "act")
@@ -316,6 +320,61 @@ class RunAdmin(ReadOnlyAdmin):
                 done.append(f"Run {run} is {'cancelled' if is_over else 'being stopped'}")
         return tell(request, done, refused, back)
 
+    @admin.action(description="Replay", permissions=["replay"])
+    def replay_selected(self, request: HttpRequest, queryset: QuerySet[Run]) -> HttpResponse | None:
+        """Run the chosen runs again."""
+        return self._replay(
+            request, self._chosen(request), request.get_full_path(), "replay_selected"
+        )
+
+    @page_action("Replay", "replay", "replay")
+    def replay(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Run the run of this page again."""
+        run = self.get_object(request, object_id)
+        if run is None:
+            raise Http404
+        return self._replay(request, [run], reverse("admin:runs_run_change", args=[object_id]))
+
+    def _replay(
+        self, request: HttpRequest, runs: Sequence[Run], back: str, name: str = ""
+    ) -> HttpResponse:
+        question = ask_first(
+            request,
+            self,
+            title="Replay runs",
+            sentence="Of each a new run is made that is due at once, with the job's task as it is"
+            " now. The old ones stay as they are.",
+            back=back,
+            rows=runs,
+            action=name,
+        )
+        if question is not None:
+            return question
+        done, refused = [], []
+        for run in runs:
+            try:
+                replayed = run_replay(run.tenant, run.run_id)
+            except RunNotFoundError:
+                refused.append(f"Run {run} is gone")
+            except RunIsNotFinalError as error:
+                refused.append(f"Run {run} is {error.status}: it has not ended")
+            except JobNotFoundError:
+                refused.append(f"The job of run {run} is deleted")
+            else:
+                self.log_addition(request, replayed, f"Replay of {run}")
+                done.append(f"Run {replayed.run_id}, a replay of {run}, is queued")
+        return tell(request, done, refused, back)
+
+    def _chosen(self, request: HttpRequest) -> list[Run]:
+        """The runs ticked in the list.
+
+        Not from the action's queryset: it knows one column of their keys and would visit every
+        partition.
+        """
+        chosen = [run_id for text in request.POST.getlist(ACTION_CHECKBOX_NAME)
+                  if (run_id := _uuid(text))]  # fmt: skip
+        return self._find(request, chosen)
+
     def _find(self, request: HttpRequest, run_ids: Sequence[UUID]) -> list[Run]:
         """The runs of these ids, by both columns of their keys."""
         instants = [scheduled_for_of(run_id) for run_id in run_ids]
@@ -343,6 +402,18 @@ class RunAdmin(ReadOnlyAdmin):
     @admin.display(description="tenant")
     def tenant_link(self, run: Run) -> SafeString:
         return link(reverse("admin:tenants_tenant_change", args=[run.tenant_id]), run.tenant)
+
+    @admin.display(description="replay of")
+    def replay_of_link(self, run: Run) -> SafeString | str:
+        return _run_link(run.replay_of)
+
+    @admin.display(description="replayed by")
+    def replayed_by_link(self, run: Run) -> SafeString | str:
+        return _run_link(run.replayed_by)
+
+    @admin.display(description="replaced by")
+    def replaced_by_link(self, run: Run) -> SafeString | str:
+        return _run_link(run.replaced_by)
 
     @admin.display(description="dispatch lag")
     def lag(self, run: Run) -> str:
@@ -387,6 +458,10 @@ class RunAdmin(ReadOnlyAdmin):
             return ""
         stages = ", ".join(f"{stage} {value:.3f}" for stage, value in lag.stages_s.items())
         return f"{seconds_text(lag.total_s)} = {stages}"
+
+
+def _run_link(run_id: UUID | None) -> SafeString | str:
+    return "" if run_id is None else link(reverse("admin:runs_run_change", args=[run_id]), run_id)
 
 
 def _detail(run: Run) -> RunDetail:

@@ -79,19 +79,23 @@ def is_behind(counts: Mapping[str, int]) -> bool:
 
 
 class _Held(NamedTuple):
-    """What a session or a tenant holds: runs in slots by now, and runs ahead of their time."""
+    """What a session or a tenant holds: runs in slots by now, and runs ahead of their time.
+
+    `retries`: how many of all these are tries after a failure.
+    """
 
     occupied: int
     ahead: int
+    retries: int
 
 
-_NOTHING = _Held(0, 0)
+_NOTHING = _Held(0, 0, 0)
 
 
 def _holdings() -> dict[UUID, _Held]:
     """What is held, by the id of each session and of each tenant."""
     return {
-        row.session_id or row.tenant_id: _Held(row.occupied, row.ahead)
+        row.session_id or row.tenant_id: _Held(row.occupied, row.ahead, row.retries)
         for row in store.fetch("held_runs")
     }
 
@@ -149,4 +153,4 @@ def _waiting(room: Room, places: int, holdings: Mapping[UUID, _Held]) -> list[An
 
 def _share(row: Any, holdings: Mapping[UUID, _Held]) -> TenantShare:
     held = holdings.get(row.tenant_id, _NOTHING)
-    return TenantShare(row.weight, row.max_concurrent_runs, held.occupied, held.ahead)
+    return TenantShare(row.weight, row.max_concurrent_runs, *held)

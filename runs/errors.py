@@ -11,6 +11,14 @@ class RunNotFoundError(RunError):
     """There is no such run for this tenant."""
 
 
+class RunIsNotFinalError(RunError):
+    """The run has not ended, so that there is nothing to run again yet."""
+
+    def __init__(self, status: str) -> None:
+        super().__init__(f"the run is {status}")
+        self.status = status
+
+
 class RunIsFinalError(RunError):
     """The run has reached a final status, which never changes."""
 

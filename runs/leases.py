@@ -19,8 +19,16 @@ from django.db import transaction
 from runs import store
 from runs.domain.backoff import RetryPolicy
 from runs.domain.ending import Ending, decide_ending
-from runs.domain.outcome import Outcome
-from runs.domain.overlap import GoDecision, Overlap, OverlapVerdict, decide_overlap
+from runs.domain.outcome import Outcome, judge_exit
+from runs.domain.overlap import (
+    GoDecision,
+    Overlap,
+    OverlapVerdict,
+    Rival,
+    decide_overlap,
+    decide_replace,
+)
+from runs.domain.run_id import scheduled_for_of
 from runs.domain.state import FINAL, RunStatus
 from runs.notifications import LEAST_LATE_S, note_run_ends
 from runs.run_metrics import count_endings, count_final, count_starts
@@ -66,6 +74,12 @@ class Leased:
     task: dict[str, Any]
     task_version: int
     allow_root: bool
+    replay_of: UUID | None = None
+
+    @property
+    def nominal(self) -> datetime:
+        """The instant that the program is run for: of a replay, that of the run it repeats."""
+        return self.scheduled_for if self.replay_of is None else scheduled_for_of(self.replay_of)
 
 
 @dataclass(frozen=True)
@@ -257,69 +271,152 @@ def go(session_id: UUID, node: str, requests: Sequence[GoRequest]) -> dict[UUID,
     with transaction.atomic():
         store.execute("ensure_guards", job_ids=sorted({r.job_id for r in requests}))
         holders = store.lock_guards(request.job_id for request in requests)
+        rivals = _lock_rivals(requests, holders)
         rows = store.fetch(
             "read_runs_for_go",
             session_id=session_id,
             **store.columns(requests, "run_id", "scheduled_for", "task_version"),
         )
-        replies = _decide_go(session_id, {r.run_id: r for r in requests}, rows, holders, node)
+        floor = _Floor({r.run_id: r for r in requests}, holders, rivals)
+        replies = _decide_go(session_id, floor, rows)
+        replaced = _write_go(floor, node)
     count_final(RunStatus.SKIPPED, sum(r.answer is GoAnswer.SKIP for r in replies.values()))
+    for run in replaced:
+        if run.finished_at is not None:
+            count_final(RunStatus(run.status))
     for request in requests:  # deleted by an edit, or by retention
         replies.setdefault(request.run_id, GoReply(GoAnswer.LEASE_LOST))
     return replies
 
 
-def _decide_go(
-    session_id: UUID,
-    requests: dict[UUID, GoRequest],
-    rows: Sequence[Any],
-    holders: dict[UUID, UUID | None],
-    node: str,
-) -> dict[UUID, GoReply]:
+@dataclass
+class _Floor:
+    """What a batch of requests meets, and what is decided on it; changed as decisions fall."""
+
+    requests: dict[UUID, GoRequest]
+    holders: dict[UUID, UUID | None]
+    # By job that replaces its runs: those that are not over, beside the ones that ask.
+    rivals: dict[UUID, dict[UUID, Rival]]
+    verdicts: dict[UUID, OverlapVerdict] = field(default_factory=dict)
+    going: list[GoRequest] = field(default_factory=list)
+    newly_blocked: dict[UUID, int] = field(default_factory=dict)
+
+    def is_replaced(self, run_id: UUID) -> bool:
+        return any(run_id in verdict.replaces for verdict in self.verdicts.values())
+
+
+def _lock_rivals(
+    requests: Sequence[GoRequest], holders: dict[UUID, UUID | None]
+) -> dict[UUID, dict[UUID, Rival]]:
+    """Lock and return what the requests' jobs have under way or waiting, where runs replace others.
+
+    Locked together with the runs that ask, in run order: locks taken one batch after the other
+    would not be in order.
+    """
+    contested = {
+        request.job_id: holder
+        for request in requests
+        if (holder := holders.get(request.job_id)) not in (None, request.run_id)
+    }
+    if not contested:
+        return {}
+    found = store.fetch(
+        "lock_rivals",
+        job_ids=list(contested),
+        holder_ids=list(contested.values()),
+        holder_times=[scheduled_for_of(holder) for holder in contested.values() if holder],
+        **store.columns(requests, "run_id", "scheduled_for"),
+    )
+    rivals: dict[UUID, dict[UUID, Rival]] = {}
+    for row in found:
+        of_job = rivals.setdefault(row.job_id, {})
+        of_job[row.run_id] = Rival(row.run_id, row.due_at, row.is_caught_up, row.is_running)
+    return rivals
+
+
+def _decide_go(session_id: UUID, floor: _Floor, rows: Sequence[Any]) -> dict[UUID, GoReply]:
     replies: dict[UUID, GoReply] = {}
-    going: list[GoRequest] = []
-    verdicts: dict[UUID, OverlapVerdict] = {}
-    newly_blocked: dict[UUID, int] = {}
-    for row in sorted(rows, key=lambda row: (row.scheduled_for, row.run_id)):
-        request = requests[row.run_id]
-        reply = _refusal(session_id, request, row)
+    for row in _in_turn(rows):
+        reply = _refusal(session_id, floor.requests[row.run_id], row)
+        if reply is None and floor.is_replaced(row.run_id):
+            reply = GoReply(GoAnswer.LEASE_LOST)
         if reply is None:
-            verdict = _verdict(row, holders, newly_blocked)
-            verdicts[row.run_id] = verdict
-            if verdict.takes_guard:
-                holders[row.job_id] = row.run_id
-            if verdict.decision is GoDecision.SKIP and holders.get(row.job_id) == row.run_id:
-                # A guard held by a run that never begins is free for the others of this batch,
-                # unless it is promised to a blocked one.
-                holders[row.job_id] = row.run_id if row.overlap == Overlap.QUEUE else None
-            if verdict.decision is GoDecision.GO:
-                # The version whose task runs: as at the go, not as at the preparation.
-                going.append(replace(request, task_version=row.task_version))
-            if verdict.decision is GoDecision.BLOCK:
-                newly_blocked[row.job_id] = newly_blocked.get(row.job_id, 0) + 1
-            reply = GoReply(GoAnswer(verdict.decision.value))
+            reply = GoReply(GoAnswer(_decide_one(row, floor).decision.value))
         replies[row.run_id] = reply
-    _write_go(going, verdicts, requests, node)
     return replies
 
 
-def _verdict(
-    row: Any, holders: dict[UUID, UUID | None], newly_blocked: dict[UUID, int]
-) -> OverlapVerdict:
+def _in_turn(rows: Sequence[Any]) -> list[Any]:
+    """The oldest first; of a job that replaces its runs the newest, which makes the rest needless.
+
+    There, too, what is caught up comes last, in its own order.
+    """
+    oldest_first = sorted(rows, key=lambda row: (row.scheduled_for, row.run_id))
+    replacing = sorted(
+        (row for row in rows if row.overlap == Overlap.REPLACE),
+        key=lambda row: (row.due_at, row.run_id),
+    )
+    return [
+        *(row for row in oldest_first if row.overlap != Overlap.REPLACE),
+        *(row for row in reversed(replacing) if not row.is_caught_up),
+        *(row for row in replacing if row.is_caught_up),
+    ]
+
+
+def _decide_one(row: Any, floor: _Floor) -> OverlapVerdict:
+    request, holders = floor.requests[row.run_id], floor.holders
+    verdict = floor.verdicts[row.run_id] = _verdict(row, floor)
+    if verdict.takes_guard:
+        holders[row.job_id] = row.run_id
+    if verdict.decision is GoDecision.SKIP and holders.get(row.job_id) == row.run_id:
+        # A guard held by a run that never begins is free for the others of this batch, unless it
+        # is promised to a blocked one.
+        holders[row.job_id] = row.run_id if row.overlap == Overlap.QUEUE else None
+        floor.rivals.get(row.job_id, {}).pop(row.run_id, None)
+    if verdict.decision is GoDecision.GO:
+        # The version whose task runs: as at the go, not as at the preparation.
+        floor.going.append(replace(request, task_version=row.task_version))
+    if verdict.decision is GoDecision.BLOCK:
+        floor.newly_blocked[row.job_id] = floor.newly_blocked.get(row.job_id, 0) + 1
+    return verdict
+
+
+def _verdict(row: Any, floor: _Floor) -> OverlapVerdict:
     if row.job_is_deleted:
         # The delete finishes what waits, but an attempt that failed at that very moment was
         # running when the delete looked, and queued for a retry afterwards.
         return OverlapVerdict(GoDecision.SKIP, skip_reason="job_deleted")
     if row.is_too_late:
         return OverlapVerdict(GoDecision.SKIP, skip_reason="deadline")
+    holder = floor.holders.get(row.job_id)
+    if row.overlap == Overlap.REPLACE:
+        return _replacing(row, holder, floor)
     return decide_overlap(
         row.run_id,
         Overlap(row.overlap),
-        holders.get(row.job_id),
-        blocked=row.blocked + newly_blocked.get(row.job_id, 0),
+        holder,
+        blocked=row.blocked + floor.newly_blocked.get(row.job_id, 0),
         queue_limit=row.queue_limit,
         waits_its_turn=row.is_caught_up,
     )
+
+
+def _replacing(row: Any, holder_id: UUID | None, floor: _Floor) -> OverlapVerdict:
+    rivals = floor.rivals.setdefault(row.job_id, {})
+    run = Rival(row.run_id, row.due_at, row.is_caught_up)
+    holder = rivals.get(holder_id, run) if holder_id else None
+    if holder is run and holder_id != run.run_id:
+        # Not among the rivals: the policy was changed since they were read, or the guard is stale.
+        # It may have a container, so it is waited for; the next arrival replaces it.
+        return OverlapVerdict(GoDecision.BLOCK)
+    waiting = [each for each in rivals.values() if each.run_id not in (holder_id, run.run_id)]
+    verdict = decide_replace(run, holder, waiting)
+    for gone in verdict.replaces:
+        if not rivals[gone].is_running:
+            del rivals[gone]
+    if verdict.decision is not GoDecision.SKIP:
+        rivals[run.run_id] = replace(run, is_running=verdict.decision is GoDecision.GO)
+    return verdict
 
 
 def _refusal(session_id: UUID, request: GoRequest, row: Any) -> GoReply | None:
@@ -337,12 +434,10 @@ def _refusal(session_id: UUID, request: GoRequest, row: Any) -> GoReply | None:
     return None
 
 
-def _write_go(
-    going: Sequence[GoRequest],
-    verdicts: dict[UUID, OverlapVerdict],
-    requests: dict[UUID, GoRequest],
-    node: str,
-) -> None:
+def _write_go(floor: _Floor, node: str) -> list[Any]:
+    """Write what was decided; returns the runs that were replaced, as they are then."""
+    going, verdicts = floor.going, floor.verdicts
+    replaced = _replace(verdicts)
     if going:
         written = store.execute(
             "go_runs",
@@ -354,19 +449,35 @@ def _write_go(
     taking = [request for request in going if verdicts[request.run_id].takes_guard]
     if taking:
         store.execute("take_guards", **store.columns(taking, "job_id", "run_id", "fence"))
-    blocked = _with_decision(GoDecision.BLOCK, verdicts, requests)
+    blocked = _with_decision(GoDecision.BLOCK, verdicts, floor.requests)
     if blocked:
         store.execute("block_runs", **store.columns(blocked, "run_id", "scheduled_for"))
-    skipped = _with_decision(GoDecision.SKIP, verdicts, requests)
+    skipped = _with_decision(GoDecision.SKIP, verdicts, floor.requests)
     if skipped:
-        reasons = [verdicts[request.run_id].skip_reason for request in skipped]
+        of_skipped = [verdicts[request.run_id] for request in skipped]
         store.execute(
-            "skip_runs", reasons=reasons, **store.columns(skipped, "run_id", "scheduled_for")
+            "skip_runs",
+            reasons=[verdict.skip_reason for verdict in of_skipped],
+            replaced_bys=[verdict.replaced_by for verdict in of_skipped],
+            **store.columns(skipped, "run_id", "scheduled_for"),
         )
-        note_run_ends(skipped)
         # One that was too late may hold the guard, passed to it while it was blocked.
         store.release_guards((request.job_id, request.run_id) for request in skipped)
-        store.release_guards((request.job_id, request.run_id) for request in skipped)
+    note_run_ends([*skipped, *(run for run in replaced if run.finished_at is not None)])
+    return replaced
+
+
+def _replace(verdicts: dict[UUID, OverlapVerdict]) -> list[Any]:
+    """Stop or finish the runs whose place others take; the caller holds their locks."""
+    pairs = [(old, new) for new, verdict in verdicts.items() for old in verdict.replaces]
+    if not pairs:
+        return []
+    return store.fetch(
+        "replace_runs",
+        run_ids=[old for old, _ in pairs],
+        scheduled_fors=[scheduled_for_of(old) for old, _ in pairs],
+        replaced_bys=[new for _, new in pairs],
+    )
 
 
 def _with_decision(
@@ -426,9 +537,10 @@ def complete(
             row = rows.get(completion.run_id)
             answers[completion.run_id] = _accept(session_id, completion, row)
             if row is not None and _is_ours(session_id, completion, row):
-                taken.append((completion, row, _ending(completion, row)))
+                judged = replace(completion, outcome=_judged(completion, row))
+                taken.append((judged, row, _ending(judged, row)))
         _write_endings(session_id, node, taken)
-        note_run_ends(row for _, row, ending in taken if ending.status in FINAL)
+        note_run_ends(row for _, row, end in taken if row.is_heard and end.status in FINAL)
         _record_stale(session_id, completions, answers, rows)
     count_endings(taken)
     return answers
@@ -453,6 +565,18 @@ def _accept(session_id: UUID, completion: Completion, row: Any) -> CompleteAnswe
     return CompleteAnswer.OK if repeated else CompleteAnswer.STALE_FENCE
 
 
+def _ignored(row: Any) -> int:
+    """How many tries of the run counted neither as a failure nor as a loss of ours."""
+    return max(0, int(row.attempt - 1 - row.failures - row.lease_losses))
+
+
+def _judged(completion: Completion, row: Any) -> Outcome:
+    if row.cancel_requested or row.job_is_deleted:
+        return completion.outcome  # it isn't tried again, whatever the job says about its codes
+    codes = RetryPolicy.from_json(row.retry).exit_codes
+    return judge_exit(completion.outcome, completion.exit_code, codes, ignored=_ignored(row))
+
+
 def _ending(completion: Completion, row: Any) -> Ending:
     return decide_ending(
         completion.outcome,
@@ -463,6 +587,7 @@ def _ending(completion: Completion, row: Any) -> Ending:
         may_run_again=not row.job_is_deleted,
         cancel_requested=row.cancel_requested,
         random_unit=random.random(),
+        ignored=_ignored(row),
     )
 
 

@@ -46,6 +46,12 @@ LANE = models.Case(
 )
 
 
+# Ended, and not at the first attempt: all dead letters are among these. Also an index's condition.
+HAD_TROUBLE = models.Q(finished_at__isnull=False) & (
+    models.Q(failures__gt=0) | models.Q(lease_losses__gt=0)
+)
+
+
 class Run(models.Model):
     """One occurrence of a job, or one run made by hand. Written by runs.store, read by selectors.
 
@@ -69,6 +75,10 @@ class Run(models.Model):
     tier = models.CharField(max_length=32)
     trigger = models.CharField(max_length=16, choices=_choices(Trigger))
     replay_of = models.UUIDField(null=True)
+    # The newer run that took this one's place (overlap = replace), or asked it to make room.
+    replaced_by = models.UUIDField(null=True)
+    # The latest run that was made of this one by a replay.
+    replayed_by = models.UUIDField(null=True)
     status = models.CharField(max_length=16, choices=_choices(RunStatus), default=RunStatus.QUEUED)
     due_at = models.DateTimeField()
     ready_at = models.DateTimeField()
@@ -126,6 +136,10 @@ class Run(models.Model):
                 condition=~models.Q(status="skipped") | ~models.Q(skip_reason=""),
                 name="run_skip_says_why",
             ),
+            models.CheckConstraint(
+                condition=~models.Q(skip_reason="replaced") | models.Q(replaced_by__isnull=False),
+                name="run_replaced_says_by",
+            ),
         ]
         indexes = [
             # Dispatcher: unplaced runs of a tenant (lease_owner null), each lane by ready_at:
@@ -144,6 +158,13 @@ class Run(models.Model):
             models.Index(
                 fields=["tenant", "-scheduled_for", "-run_id"],
                 name="runs_by_tenant",
+            ),
+            # Dead letters of a tenant, newest first, among the few runs that had any trouble. Only
+            # columns that no lease or go writes: in an index, `status` would cost those their HOT.
+            models.Index(
+                fields=["tenant", "-scheduled_for", "-run_id"],
+                name="runs_in_trouble",
+                condition=HAD_TROUBLE,
             ),
         ]
 

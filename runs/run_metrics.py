@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from runs.domain.planning import PlannedRun
     from runs.leases import Completion
 
-_NO_FAILURES = (OutcomeCode.SUCCEEDED, OutcomeCode.CANCELLED)
+_NO_FAILURES = (OutcomeCode.SUCCEEDED, OutcomeCode.CANCELLED, OutcomeCode.IGNORED_EXIT)
 
 
 def count_planned(planned: Sequence[PlannedRun], created: int) -> None:

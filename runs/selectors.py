@@ -15,7 +15,7 @@ from runs.domain.lag import Lag, Milestones, decompose_lag
 from runs.domain.run_id import scheduled_for_of
 from runs.domain.state import RunStatus
 from runs.domain.waiting import WaitingFor, WaitingRun, waiting_for
-from runs.models import JobGuard, Run, RunAttempt, RunOutput
+from runs.models import HAD_TROUBLE, JobGuard, Run, RunAttempt, RunOutput
 from tenants.models import Tenant
 
 
@@ -28,6 +28,17 @@ class RunFilter:
     trigger: str | None = None
     since: datetime | None = None
     until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterFilter:
+    """What a list of dead letters is narrowed to; None narrows nothing. `until` is exclusive."""
+
+    job_id: UUID | None = None
+    outcome: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    is_replayed: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +76,31 @@ def runs_of(tenant: Tenant, narrowed: RunFilter) -> QuerySet[Run]:
     }
     given = {name: value for name, value in conditions.items() if value is not None}
     return Run.objects.filter(**given)
+
+
+def dead_letters_of(tenant: Tenant, narrowed: DeadLetterFilter) -> QuerySet[Run]:
+    """The tenant's runs that failed for good and match all of the filter.
+
+    Index: runs_in_trouble, whose condition is repeated here.
+    """
+    conditions = {
+        "job_id": narrowed.job_id,
+        "outcome": narrowed.outcome,
+        "scheduled_for__gte": narrowed.since,
+        "scheduled_for__lt": narrowed.until,
+        "replayed_by__isnull": None if narrowed.is_replayed is None else not narrowed.is_replayed,
+    }
+    given = {name: value for name, value in conditions.items() if value is not None}
+    return Run.objects.filter(HAD_TROUBLE, tenant=tenant, status=RunStatus.FAILED, **given)
+
+
+def last_messages(runs: Sequence[Run]) -> dict[UUID, str]:
+    """What became of the last attempt of each run, in a sentence."""
+    rows = RunAttempt.objects.filter(
+        run_id__in=[run.run_id for run in runs],
+        scheduled_for__in=[run.scheduled_for for run in runs],
+    ).order_by("attempt")
+    return dict(rows.values_list("run_id", "message"))  # the last of each wins
 
 
 def run_find(tenant: Tenant, run_id: UUID) -> Run | None:
@@ -132,7 +168,7 @@ def _waiting_for(tenant: Tenant, run: Run) -> WaitingFor | None:
         WaitingRun(
             status=status,
             ready_at=run.ready_at,
-            failures=run.failures,
+            was_tried=run.failures > 0 or run.attempt > run.lease_losses + 1,
             is_placed=run.lease_owner is not None,
             blocker=blocker,
             tenant_is_full=waits_for_slot and tenant_is_full(tenant),

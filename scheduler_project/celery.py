@@ -8,11 +8,14 @@ from celery import Celery
 from celery.signals import setup_logging
 from django.conf import settings
 
+from scheduler_project.lib import due_timers
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "scheduler_project.settings")
 
 app = Celery("scheduler_project")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
+due_timers.install(app)
 
 
 @setup_logging.connect

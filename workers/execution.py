@@ -168,7 +168,7 @@ class _Story:
                 run_id=lease.run_id,
                 job_id=lease.job_id,
                 attempt=lease.attempt,
-                scheduled_for=lease.scheduled_for,
+                scheduled_for=lease.nominal,
                 fence=lease.fence,
                 job_env=task.get("env") or {},
             ),

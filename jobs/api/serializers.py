@@ -20,6 +20,7 @@ from jobs.api.timing import (
     shown_occurrence,
 )
 from jobs.domain import policies
+from jobs.domain.exit_codes import MOST_RANGES, ExitCodes
 from jobs.domain.image import REFERENCE_LENGTH
 from jobs.selectors import ShownJob
 from scheduler_project.lib.fields import (
@@ -150,6 +151,21 @@ class TaskInput(StrictSerializer):
         return {**value, **resources}
 
 
+class ExitCodesInput(StrictSerializer):
+    """What exit codes mean beyond success and failure: texts such as "2" and "64-78"."""
+
+    ignore = ItemsField(most=MOST_RANGES, child=TextField(max_length=7), required=False)
+
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        """The fields, with `fail`, which is a method of every serializer."""
+        fail = ItemsField(most=MOST_RANGES, child=TextField(max_length=7), required=False)
+        return {"fail": fail, **super().get_fields()}
+
+    def to_internal_value(self, data: Any) -> Any:
+        """The whole, as the policy has it; what is left out is empty."""
+        return ExitCodes.from_json(super().to_internal_value(data))
+
+
 class RetryInput(StrictSerializer):
     """How often a run is tried, and how long it waits between tries (seconds)."""
 
@@ -158,6 +174,7 @@ class RetryInput(StrictSerializer):
     base_s = NumberField(low=0, high=policies.LONGEST_BACKOFF_S, places=3, required=False)
     max_s = NumberField(low=0, high=policies.LONGEST_BACKOFF_S, places=3, required=False)
     jitter = OneOfField(choices=["full", "none"], required=False)
+    exit_codes = ExitCodesInput(required=False)
 
 
 class JobInput(StrictSerializer):
@@ -175,6 +192,7 @@ class JobInput(StrictSerializer):
     task = TaskInput()
     retry = RetryInput(required=False)
     overlap = OneOfField(choices=list(policies.OVERLAPS), required=False)
+    queue_limit = WholeNumberField(low=1, high=policies.LONGEST_QUEUE, required=False)
     enabled = FlagField(required=False)
     start_at = InstantField(required=False, allow_null=True)
     end_at = InstantField(required=False, allow_null=True)
@@ -203,12 +221,22 @@ class TaskOutput(serializers.Serializer[Any]):
     resources = ResourcesOutput()
 
 
+class ExitCodesOutput(serializers.Serializer[Any]):
+    ignore = serializers.ListField(child=serializers.CharField())
+
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        """The fields, with `fail`, which is a method of every serializer."""
+        fail = serializers.ListField(child=serializers.CharField())
+        return {"fail": fail, **super().get_fields()}
+
+
 class RetryOutput(serializers.Serializer[Any]):
     max_attempts = serializers.IntegerField()
     backoff = serializers.CharField()
     base_s = serializers.FloatField()
     max_s = serializers.FloatField()
     jitter = serializers.CharField()
+    exit_codes = ExitCodesOutput()
 
 
 class JobOutput(serializers.Serializer[Any]):
@@ -223,6 +251,7 @@ class JobOutput(serializers.Serializer[Any]):
     task = TaskOutput(source="spec.task.to_json")
     retry = RetryOutput(source="spec.retry.to_json")
     overlap = serializers.CharField(source="job.overlap")
+    queue_limit = serializers.IntegerField(source="job.queue_limit")
     enabled = serializers.BooleanField(source="job.enabled")
     start_at = InstantField(source="job.start_at", allow_null=True)
     end_at = InstantField(source="job.end_at", allow_null=True)

@@ -9,12 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
+from jobs.domain.exit_codes import ExitCodes, exit_codes_problems
 from jobs.domain.image import ImageError, is_allowed
 
-# `replace` has its place in the tables; offered when runs know how to replace one another.
-OVERLAPS: Final = ("skip", "queue", "allow")
+OVERLAPS: Final = ("skip", "queue", "allow", "replace")
+# How many runs wait behind an active one (overlap = queue) before the next is skipped.
+DEFAULT_QUEUE_LIMIT: Final = 10
+LONGEST_QUEUE: Final = 1_000
 
 Backoff = Literal["exponential", "fixed"]
 Jitter = Literal["full", "none"]
@@ -95,6 +98,12 @@ class Retry:
     base_s: float = 5
     max_s: float = 3_600
     jitter: Jitter = "full"
+    exit_codes: ExitCodes = field(default_factory=ExitCodes)
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Retry:
+        """The policy that `to_json` stored; what is missing takes its default."""
+        return cls(**{**stored, "exit_codes": ExitCodes.from_json(stored.get("exit_codes"))})
 
     def to_json(self) -> dict[str, object]:
         """The stored and shown form, defaults included."""
@@ -104,6 +113,7 @@ class Retry:
             "base_s": self.base_s,
             "max_s": self.max_s,
             "jitter": self.jitter,
+            "exit_codes": self.exit_codes.to_json(),
         }
 
 
@@ -137,12 +147,17 @@ def retry_problems(retry: Retry) -> Iterator[FieldProblem]:
     yield from _range(("retry", "max_s"), retry.max_s, 0, LONGEST_BACKOFF_S)
     if retry.base_s > retry.max_s:
         yield FieldProblem(("retry", "base_s"), "too_large", "base_s is larger than max_s")
+    for path, message in exit_codes_problems(retry.exit_codes):
+        yield FieldProblem(("retry", "exit_codes", *path), "invalid_exit_code", message)
 
 
-def overlap_problems(overlap: str) -> Iterator[FieldProblem]:
-    """A problem unless `overlap` is one of those offered."""
+def overlap_problems(
+    overlap: str, queue_limit: int = DEFAULT_QUEUE_LIMIT
+) -> Iterator[FieldProblem]:
+    """A problem unless `overlap` is one of those offered, and its queue is of a length offered."""
     if overlap not in OVERLAPS:
         yield FieldProblem(("overlap",), "invalid_choice", f"must be one of {', '.join(OVERLAPS)}")
+    yield from _range(("queue_limit",), queue_limit, 1, LONGEST_QUEUE)
 
 
 def label_problems(labels: Mapping[str, str]) -> Iterator[FieldProblem]:

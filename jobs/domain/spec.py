@@ -14,7 +14,14 @@ from enum import Enum
 from typing import Any, Final
 
 from jobs.domain.misfire import Misfire
-from jobs.domain.policies import DEFAULT_CPU, DEFAULT_MEMORY_MB, Ceilings, Retry, Task
+from jobs.domain.policies import (
+    DEFAULT_CPU,
+    DEFAULT_MEMORY_MB,
+    DEFAULT_QUEUE_LIMIT,
+    Ceilings,
+    Retry,
+    Task,
+)
 from jobs.domain.schedule_kinds import DEFAULT_DST, DstPolicy
 from jobs.domain.timing import CatchUp, Pause
 
@@ -32,6 +39,7 @@ class JobSpec:
     task: Task
     retry: Retry = field(default_factory=Retry)
     overlap: str = "skip"
+    queue_limit: int = DEFAULT_QUEUE_LIMIT
     name: str = ""
     description: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -67,6 +75,7 @@ class JobChanges:
     task: Mapping[str, Any] | None = None
     retry: Mapping[str, Any] | None = None
     overlap: str | None = None
+    queue_limit: int | None = None
     name: str | None = None
     description: str | None = None
     labels: Mapping[str, str] | None = None
@@ -82,7 +91,7 @@ class JobChanges:
 
     def _given(self) -> dict[str, Any]:
         """The members that are taken over as they are."""
-        names = ("overlap", "name", "description", "labels", "enabled")
+        names = ("overlap", "queue_limit", "name", "description", "labels", "enabled")
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         nullable = ("start_at", "end_at", "late_after_s", "auto_pause_after")
         values = {name: getattr(self, name) for name in nullable}

@@ -8,6 +8,8 @@ NEW_RUN = {
     "job_version": 1,
     "trigger": "manual",
     "replay_of": None,
+    "replaced_by": None,
+    "replayed_by": None,
     "status": "queued",
     "scheduled_for": "2026-12-01T10:00:00.128Z",
     "due_at": "2026-12-01T10:00:00.128Z",
@@ -100,4 +102,46 @@ BACKFILL = {
     "existing": 1,
     "first_ready_at": "2026-12-01T10:00:00.123456Z",
     "last_ready_at": "2026-12-01T10:00:18.123456Z",
+}
+
+_DEAD_RUN_ID = "019ad780-f500-7be1-8d02-0a4d1c9e5b7f"
+
+REPLAY_RUN = {**NEW_RUN, "trigger": "replay", "replay_of": _DEAD_RUN_ID}
+
+DEAD_LETTER_PAGE = {
+    "dead_letters": [
+        {
+            **FINISHED_RUN,
+            "run_id": _DEAD_RUN_ID,
+            "status": "failed",
+            "attempt": 3,
+            "failures": 3,
+            "outcome": "non_zero_exit",
+            "exit_code": 1,
+            "message": "exit code 1",
+        }
+    ],
+    "next_cursor": None,
+}
+
+REPLAY_REQUEST = {
+    "job_id": "7d0c6a52-6f6e-4c8c-9a5e-0f3a1f3d3c11",
+    "outcome": "non_zero_exit",
+    "from": "2026-11-23T00:00:00Z",
+    "to": "2026-12-01T00:00:00Z",
+    "rate_per_minute": 10,
+    "dry_run": False,
+}
+
+REPLAYS = {
+    "dry_run": False,
+    "replayed": 1,
+    "more": False,
+    "runs": [
+        {
+            "dead_letter": _DEAD_RUN_ID,
+            "job_id": "7d0c6a52-6f6e-4c8c-9a5e-0f3a1f3d3c11",
+            "run_id": _RUN_ID,
+        }
+    ],
 }

@@ -11,9 +11,17 @@ from uuid import UUID
 from rest_framework import serializers
 
 from runs.domain.backfill import MOST_RATE_PER_MINUTE
+from runs.domain.outcome import FAILED_OUTCOMES
 from runs.models import Run, RunAttempt
 from runs.selectors import Output, RunDetail
-from scheduler_project.lib.fields import InstantField, StrictSerializer, WholeNumberField
+from scheduler_project.lib.fields import (
+    FlagField,
+    IdField,
+    InstantField,
+    OneOfField,
+    StrictSerializer,
+    WholeNumberField,
+)
 from scheduler_project.lib.instants import format_instant
 
 
@@ -25,6 +33,8 @@ class RunOutput(serializers.Serializer[Any]):
     job_version = serializers.IntegerField()
     trigger = serializers.CharField()
     replay_of = serializers.UUIDField(allow_null=True)
+    replaced_by = serializers.UUIDField(allow_null=True)
+    replayed_by = serializers.UUIDField(allow_null=True)
     status = serializers.CharField()
     scheduled_for = InstantField()
     due_at = InstantField()
@@ -74,6 +84,50 @@ class BackfillOutput(serializers.Serializer[Any]):
     existing = serializers.IntegerField()
     first_ready_at = InstantField(allow_null=True)
     last_ready_at = InstantField(allow_null=True)
+
+
+class DeadLetterOutput(RunOutput):
+    """A run that failed for good, with what became of its last attempt."""
+
+    message = serializers.CharField(allow_null=True)
+
+
+class DeadLetterPageOutput(serializers.Serializer[Any]):
+    """A page of dead letters; `next_cursor` is null on the last."""
+
+    dead_letters = DeadLetterOutput(many=True)
+    next_cursor = serializers.CharField(allow_null=True)
+
+
+class ReplayInput(StrictSerializer):
+    """Which dead letters are replayed, and how fast; with `dry_run` it is only said which."""
+
+    job_id = IdField(required=False)
+    outcome = OneOfField(choices=FAILED_OUTCOMES, required=False)
+    to = InstantField(required=False)
+    rate_per_minute = WholeNumberField(low=1, high=MOST_RATE_PER_MINUTE, required=False)
+    dry_run = FlagField(required=False)
+
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        """The fields, with `from`, which is no name that a class can give."""
+        return {"from": InstantField(required=False), **super().get_fields()}
+
+
+class ReplayedOutput(serializers.Serializer[Any]):
+    """A dead letter and its new run; null in a dry run."""
+
+    dead_letter = serializers.UUIDField()
+    job_id = serializers.UUIDField()
+    run_id = serializers.UUIDField(allow_null=True)
+
+
+class ReplaysOutput(serializers.Serializer[Any]):
+    """What was replayed, oldest first; `more`: further dead letters match."""
+
+    dry_run = serializers.BooleanField()
+    replayed = serializers.IntegerField()
+    more = serializers.BooleanField()
+    runs = ReplayedOutput(many=True)
 
 
 class AttemptOutput(serializers.Serializer[Any]):
@@ -166,6 +220,11 @@ _SHOWN = [(name, _formatter(field)) for name, field in RunOutput().fields.items(
 def shown_run(run: Run) -> dict[str, Any]:
     """A run as JSON-ready values, as RunOutput describes it."""
     return {name: show(getattr(run, name)) for name, show in _SHOWN}
+
+
+def shown_dead_letter(run: Run, message: str) -> dict[str, Any]:
+    """A dead letter as JSON-ready values, as DeadLetterOutput describes it."""
+    return {**shown_run(run), "message": message or None}
 
 
 def shown_detail(detail: RunDetail) -> dict[str, Any]:

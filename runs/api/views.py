@@ -11,6 +11,7 @@ from rest_framework.response import Response
 from jobs.api.problems import job_refusals
 from jobs.selectors import job_existed, job_find
 from runs.api import examples
+from runs.api.queries import instant_of, one_of
 from runs.api.serializers import (
     RUN_NOW,
     RunDetailOutput,
@@ -25,10 +26,9 @@ from runs.errors import RunIsFinalError, RunNotFoundError
 from runs.selectors import RunFilter, run_detail, runs_of
 from runs.services import run_cancel, run_now
 from scheduler_project.lib.api_view import ApiView
-from scheduler_project.lib.instants import parse_instant
 from scheduler_project.lib.openapi import CURSOR, IDEMPOTENCY_KEY, LIMIT, operation
 from scheduler_project.lib.pagination import CursorScope, keyset_page, limit_of
-from scheduler_project.lib.problems import Problem, invalid
+from scheduler_project.lib.problems import Problem
 from tenants.api.authentication import ApiRequest
 from tenants.api.idempotency import idempotent
 
@@ -164,27 +164,8 @@ def _page(view: ApiView, request: ApiRequest, job_id: UUID | None) -> Response:
 def _narrowed(view: ApiView, job_id: UUID | None) -> RunFilter:
     return RunFilter(
         job_id=job_id,
-        status=_one_of(view, "status", _STATUSES),
-        trigger=_one_of(view, "trigger", _TRIGGERS),
-        since=_instant(view, "from"),
-        until=_instant(view, "to"),
+        status=one_of(view, "status", _STATUSES),
+        trigger=one_of(view, "trigger", _TRIGGERS),
+        since=instant_of(view, "from"),
+        until=instant_of(view, "to"),
     )
-
-
-def _one_of(view: ApiView, name: str, known: list[str]) -> str | None:
-    text = view.query.get(name)
-    if text is not None and text not in known:
-        raise invalid(name, "invalid_choice", f"This must be one of {', '.join(known)}.")
-    return text
-
-
-def _instant(view: ApiView, name: str) -> datetime | None:
-    text = view.query.get(name)
-    if text is None:
-        return None
-    try:
-        return parse_instant(text)
-    except ValueError as error:
-        raise invalid(
-            name, "invalid_instant", str(error), "2027-03-01T15:00:00Z; a + in a query is %2B"
-        ) from None

@@ -96,7 +96,7 @@ class DeliveryOutput(serializers.Serializer[Any]):
         return delivery.last_error or None
 
 
-class AttemptOutput(serializers.Serializer[Any]):
+class DeliveryAttemptOutput(serializers.Serializer[Any]):
     """One attempt, with the beginning of the answer (1 KiB at most)."""
 
     attempt = serializers.IntegerField()
@@ -115,7 +115,7 @@ class DeliveryDetailOutput(DeliveryOutput):
     """A delivery with its payload and every attempt."""
 
     payload = serializers.DictField(source="message.payload")
-    attempt_log = AttemptOutput(many=True)
+    attempt_log = DeliveryAttemptOutput(many=True)
 
 
 class DeliveryPageOutput(serializers.Serializer[Any]):

@@ -1,7 +1,9 @@
 """How long does a failed run wait before its next attempt?"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from jobs.domain.exit_codes import ExitCodes
 
 _DEFAULT_BASE_S = 5.0
 _DEFAULT_MAX_S = 3_600.0
@@ -25,6 +27,7 @@ class RetryPolicy:
     base_s: float = _DEFAULT_BASE_S
     max_s: float = _DEFAULT_MAX_S
     jitter: str = "full"
+    exit_codes: ExitCodes = field(default_factory=ExitCodes)
 
     @classmethod
     def from_json(cls, data: object) -> "RetryPolicy":
@@ -38,7 +41,7 @@ class RetryPolicy:
         known = {
             name: data[name] for name, kind in _KINDS.items() if isinstance(data.get(name), kind)
         }
-        return cls(**known)
+        return cls(**known, exit_codes=ExitCodes.from_json(data.get("exit_codes")))
 
 
 def backoff_s(policy: RetryPolicy, failures: int, random_unit: float) -> float:

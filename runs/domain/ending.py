@@ -33,12 +33,14 @@ def decide_ending(
     may_run_again: bool,
     cancel_requested: bool,
     random_unit: float,
+    ignored: int = 0,
 ) -> Ending:
     """Decide from how an attempt ended.
 
     `failures` and `losses` count the run's failed attempts and our own troubles before this one;
     `may_run_again` is False for a deleted job, whose runs are not tried again. `random_unit` in
-    [0, 1) is the jitter. A container that succeeded has succeeded, whatever was asked meanwhile.
+    [0, 1) is the jitter; `ignored` tries before this one make the waits longer, too. A container
+    that succeeded has succeeded, whatever was asked meanwhile.
     """
     if outcome.code is OutcomeCode.SUCCEEDED:
         return Ending(RunStatus.SUCCEEDED)
@@ -46,11 +48,14 @@ def decide_ending(
         return Ending(RunStatus.CANCELLED)
     if outcome.permanent:
         return Ending(RunStatus.FAILED, failure_step=1)
+    if outcome.code is OutcomeCode.IGNORED_EXIT and may_run_again:
+        wait_s = backoff_s(policy, failures + ignored + 1, random_unit)
+        return Ending(RunStatus.QUEUED, attempt_step=1, wait_s=wait_s)
     if not outcome.counts_as_attempt:
         return _after_trouble(losses + 1, max_losses, may_run_again)
     if failures + 1 >= policy.max_attempts or not may_run_again:
         return Ending(RunStatus.FAILED, failure_step=1)
-    wait_s = backoff_s(policy, failures + 1, random_unit)
+    wait_s = backoff_s(policy, failures + ignored + 1, random_unit)
     return Ending(RunStatus.QUEUED, attempt_step=1, failure_step=1, wait_s=wait_s)
 
 

@@ -38,8 +38,10 @@ class Exclusion:
         self._timeline = timeline
         # With whether the guard held others back meanwhile.
         self._under_way: list[tuple[Move, bool]] = []
-        # A guard passed to a run that waits is held before its go, where queueing is the policy.
-        self._may_hold_unseen = any(each.overlap == "queue" for each in timeline.versions)
+        # A guard passed to a run that waits is held before its go, where runs wait for one another.
+        self._may_hold_unseen = any(
+            each.overlap in ("queue", "replace") for each in timeline.versions
+        )
 
     def move(self, move: Move) -> Iterator[Violation]:
         """Judge one move."""

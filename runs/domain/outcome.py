@@ -10,6 +10,8 @@ import signal as signals
 from dataclasses import dataclass
 from enum import StrEnum
 
+from jobs.domain.exit_codes import ExitCodes
+
 # An init that reports a child killed by signal n exits with 128 + n, as a shell does.
 SIGNAL_EXIT_BASE = 128
 SIGKILL_EXIT = SIGNAL_EXIT_BASE + signals.SIGKILL
@@ -30,6 +32,9 @@ class OutcomeCode(StrEnum):
     ENGINE_UNREACHABLE = "engine_unreachable"
     LEASE_EXPIRED = "lease_expired"
     CANCELLED = "cancelled"
+    # By the job's own word on exit codes.
+    FATAL_EXIT = "fatal_exit"
+    IGNORED_EXIT = "ignored_exit"
 
 
 # Trying again cannot help until the customer changes the job.
@@ -39,6 +44,7 @@ PERMANENT = frozenset(
         OutcomeCode.PULL_DENIED,
         OutcomeCode.BAD_COMMAND,
         OutcomeCode.PERMISSION_DENIED,
+        OutcomeCode.FATAL_EXIT,
     }
 )
 
@@ -51,6 +57,16 @@ COUNTS_AS_ATTEMPT = frozenset(
         OutcomeCode.SIGNAL,
     }
 )
+
+
+_NO_FAILURES = frozenset({OutcomeCode.SUCCEEDED, OutcomeCode.CANCELLED, OutcomeCode.IGNORED_EXIT})
+# What the last attempt of a dead letter may have come to.
+FAILED_OUTCOMES = [code.value for code in OutcomeCode if code not in _NO_FAILURES]
+# The ends that a program chooses itself: what a job says about exit codes is about these.
+_OWN_EXITS = frozenset({OutcomeCode.NON_ZERO_EXIT, OutcomeCode.SIGNAL})
+# So many tries of a run may be ignored; from then on they count, or one that always ends so would
+# be run for ever.
+MOST_IGNORED = 100
 
 
 class StopReason(StrEnum):
@@ -132,6 +148,22 @@ def classify(
         return outcome(OutcomeCode.SIGNAL, f"ended by {signal_name(signal)}")
     note = "; one of its processes was killed for memory" if oom_killed else ""
     return outcome(OutcomeCode.NON_ZERO_EXIT, f"exit code {exit_code}{note}")
+
+
+def judge_exit(
+    verdict: Outcome, exit_code: int | None, codes: ExitCodes, *, ignored: int
+) -> Outcome:
+    """The verdict as the job wants its exit codes read; `ignored` tries of the run were before.
+
+    What we or the kernel stopped keeps its own verdict: that code was not the program's choice.
+    """
+    if verdict.code not in _OWN_EXITS or exit_code is None:
+        return verdict
+    if codes.fails(exit_code):
+        return outcome(OutcomeCode.FATAL_EXIT, f"{verdict.message}, by which the job fails")
+    if codes.ignores(exit_code) and ignored < MOST_IGNORED:
+        return outcome(OutcomeCode.IGNORED_EXIT, f"{verdict.message}, which the job ignores")
+    return verdict
 
 
 def signal_of_exit(exit_code: int | None) -> int | None:

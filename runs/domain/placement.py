@@ -15,6 +15,11 @@ from tenants.domain.fairness import TenantLine, fair_order
 
 # Placed beyond the slots, so that a slot that frees finds its next run already there.
 _BUFFER_SHARE = 0.1
+# Of its slots a tenant's retries may hold so much: a program that always fails, and is tried again
+# and again, must not crowd out the tenant's own work that would succeed.
+_RETRY_SHARE = 0.25
+# The lane of retries among a tenant's own work.
+_RETRY_RANK = 1
 
 
 @dataclass(frozen=True)
@@ -53,12 +58,16 @@ class WaitingRun(NamedTuple):
 
 @dataclass(frozen=True)
 class TenantShare:
-    """A tenant's weight, its limit of slots, the slots it occupies, and its runs placed ahead."""
+    """A tenant's weight, its limit of slots, the slots it occupies, and its runs placed ahead.
+
+    `retries`: how many of the occupied and the placed ones are tries after a failure.
+    """
 
     weight: int
     most: int
     occupied: int
     ahead: int = 0
+    retries: int = 0
 
 
 class Placement(NamedTuple):
@@ -134,6 +143,7 @@ def place(
     most: int,
 ) -> list[Placement]:
     """Return at most `most` placements for the waiting runs of tenants with known shares."""
+    waiting = _within_retry_share(waiting, shares, sum(session.slots for session in sessions))
     due: list[WaitingRun] = []
     early: list[WaitingRun] = []
     for run in waiting:
@@ -145,6 +155,31 @@ def place(
     return placements + _place_early(
         early, shares, given, _prepared(sessions), most - len(placements)
     )
+
+
+def retry_limit(most: int, slots: int) -> int:
+    """Return how many retries of a tenant may hold a slot at once, one at least.
+
+    Its slots are `most`, its limit, or all `slots` that there are when those are fewer.
+    """
+    return max(1, int(min(most, slots) * _RETRY_SHARE))
+
+
+def _within_retry_share(
+    waiting: Iterable[WaitingRun], shares: Mapping[UUID, TenantShare], slots: int
+) -> list[WaitingRun]:
+    """All but the retries beyond their tenant's part of slots; of those the earliest stay."""
+    runs = list(waiting)
+    left: dict[UUID, int] = {}
+    beyond: set[UUID] = set()
+    retries = (run for run in runs if run.rank == _RETRY_RANK)
+    for run in sorted(retries, key=lambda run: (run.ready_s, run.run_id.int)):
+        share = shares[run.tenant_id]
+        free = left.get(run.tenant_id, retry_limit(share.most, slots) - share.retries)
+        left[run.tenant_id] = free - 1
+        if free <= 0:
+            beyond.add(run.run_id)
+    return [run for run in runs if run.run_id not in beyond] if beyond else runs
 
 
 def _slots(sessions: Sequence[OpenSession]) -> _Room:

@@ -9,7 +9,7 @@ class RunStatus(StrEnum):
     QUEUED = "queued"  # waits for its time, a slot, its tenant's concurrency or a backoff
     LEASED = "leased"  # a worker prepares its container
     RUNNING = "running"  # the worker has its go
-    BLOCKED = "blocked"  # overlap = queue and an earlier run of the job is active
+    BLOCKED = "blocked"  # an earlier run of the job is active
     SUCCEEDED = "succeeded"
     FAILED = "failed"  # dead letter
     CANCELLED = "cancelled"

@@ -15,7 +15,7 @@ class WaitReason(StrEnum):
 
     TIME = "time"  # it isn't due yet
     RETRY_BACKOFF = "retry_backoff"  # its last attempt failed, and the pause isn't over
-    EARLIER_RUN = "earlier_run"  # overlap = queue, and an earlier run of the job is active
+    EARLIER_RUN = "earlier_run"  # an earlier run of the job is active
     TENANT_CONCURRENCY = "tenant_concurrency"  # the tenant has as many active runs as it may
     SLOT = "slot"  # no worker has a free slot for it
     WORKER = "worker"  # a worker has it and is about to start it
@@ -32,11 +32,14 @@ class WaitingFor:
 
 @dataclass(frozen=True, slots=True)
 class WaitingRun:
-    """What the answer depends on. `blocker` is the run that holds the job's guard."""
+    """What the answer depends on.
+
+    `was_tried`: an attempt ended, not by a fault of ours. `blocker`: who holds the job's guard.
+    """
 
     status: RunStatus
     ready_at: datetime
-    failures: int
+    was_tried: bool
     is_placed: bool
     blocker: UUID | None = None
     tenant_is_full: bool = False
@@ -49,7 +52,7 @@ def waiting_for(run: WaitingRun, now: datetime) -> WaitingFor | None:
     if run.status not in (RunStatus.QUEUED, RunStatus.LEASED):
         return None
     if run.ready_at > now:
-        reason = WaitReason.RETRY_BACKOFF if run.failures else WaitReason.TIME
+        reason = WaitReason.RETRY_BACKOFF if run.was_tried else WaitReason.TIME
         return WaitingFor(reason, until=run.ready_at)
     if run.is_placed:
         return WaitingFor(WaitReason.WORKER)

@@ -14,11 +14,13 @@ ORDER BY session_id;
 
 -- name: held_runs
 -- What each session and each tenant holds, in one reading: rows with a session, or with a tenant.
--- `occupied`: runs that occupy a slot or will by now; `ahead`: runs placed before their time.
+-- `occupied`: runs that occupy a slot or will by now; `ahead`: runs placed before their time;
+-- `retries`: how many of both are in the lane of retries.
 -- Index: runs_active.
 SELECT lease_owner AS session_id, tenant_id,
        count(*) FILTER (WHERE status = 'running' OR ready_at <= now()) AS occupied,
-       count(*) FILTER (WHERE status <> 'running' AND ready_at > now()) AS ahead
+       count(*) FILTER (WHERE status <> 'running' AND ready_at > now()) AS ahead,
+       count(*) FILTER (WHERE failures > 0 AND trigger NOT IN ('catch_up', 'backfill')) AS retries
 FROM runs
 WHERE finished_at IS NULL AND lease_owner IS NOT NULL
 GROUP BY GROUPING SETS ((lease_owner), (tenant_id));
@@ -90,7 +92,7 @@ CROSS JOIN LATERAL (
       AND r.ready_at <= now() + make_interval(
               secs => CASE WHEN t.rank = 2 THEN 0 ELSE %(place_lead_s)s END)
       AND r.status = 'queued'
-      AND (r.deadline_at > now() OR r.deadline_at IS NULL OR r.failures + r.lease_losses > 0)
+      AND (r.deadline_at > now() OR r.deadline_at IS NULL OR r.attempt > 1)
       AND r.region || ' ' || r.tier = ANY (%(kinds)s::text[])
     ORDER BY r.lease_owner, r.ready_at
     LIMIT least(%(places)s, ceil(%(reading)s * t.weight / total.weights)::int)
@@ -102,7 +104,7 @@ CROSS JOIN LATERAL (
 -- Index: runs_active.
 SELECT run_id, scheduled_for, job_id FROM runs
 WHERE lease_owner IS NULL AND finished_at IS NULL AND deadline_at <= now()
-  AND status IN ('queued', 'blocked') AND failures + lease_losses = 0
+  AND status IN ('queued', 'blocked') AND attempt = 1
 LIMIT %(limit)s;
 
 -- name: expire_runs
@@ -114,7 +116,7 @@ WITH late AS (
     FROM unnest(%(run_ids)s::uuid[], %(scheduled_fors)s::timestamptz[]) AS u(run_id, scheduled_for)
     JOIN runs r ON r.run_id = u.run_id AND r.scheduled_for = u.scheduled_for
     WHERE r.lease_owner IS NULL AND r.finished_at IS NULL AND r.deadline_at <= now()
-      AND r.status IN ('queued', 'blocked') AND r.failures + r.lease_losses = 0
+      AND r.status IN ('queued', 'blocked') AND r.attempt = 1
     ORDER BY r.run_id
     FOR UPDATE OF r
 )

@@ -5,14 +5,15 @@
 WITH by_tenant AS (
     SELECT tenant_id,
            count(*) FILTER (WHERE status = 'blocked') AS earlier_run,
-           count(*) FILTER (WHERE is_ahead AND failures = 0) AS time,
-           count(*) FILTER (WHERE is_ahead AND failures > 0) AS retry_backoff,
+           count(*) FILTER (WHERE is_ahead AND NOT was_tried) AS time,
+           count(*) FILTER (WHERE is_ahead AND was_tried) AS retry_backoff,
            count(*) FILTER (WHERE is_ready AND lease_owner IS NOT NULL) AS worker,
            count(*) FILTER (WHERE is_ready AND lease_owner IS NULL) AS unplaced,
            min(ready_at) FILTER (WHERE is_ready AND lease_owner IS NULL) AS unplaced_since,
            count(*) FILTER (WHERE lease_owner IS NOT NULL AND (status = 'running' OR is_ready))
                AS occupied
-    FROM (SELECT tenant_id, status, failures, lease_owner, ready_at,
+    FROM (SELECT tenant_id, status, lease_owner, ready_at,
+                 failures > 0 OR attempt > lease_losses + 1 AS was_tried,
                  status IN ('queued', 'leased') AND ready_at > now() AS is_ahead,
                  status IN ('queued', 'leased') AND ready_at <= now() AS is_ready
           FROM runs WHERE finished_at IS NULL) active

@@ -16,14 +16,14 @@ DELETE FROM runs r USING planned p
 WHERE r.run_id = p.run_id AND r.scheduled_for = p.scheduled_for;
 
 -- name: stop_waiting
--- Finish the runs of a paused or deleted job that wait past their time. Runs made by hand stay on
--- a pause: it stops the schedule, not the customer's own hand.
+-- Finish the runs of a paused or deleted job that wait past their time. Runs made by hand, and
+-- replays, stay on a pause: it stops the schedule, not the customer's own hand.
 -- Index: run_occurrence_once (job_id).
 WITH waiting AS (
     SELECT run_id, scheduled_for FROM runs
     WHERE job_id = %(job_id)s AND finished_at IS NULL
       AND status IN ('queued', 'leased', 'blocked')
-      AND (trigger <> 'manual' OR %(status)s = 'cancelled')
+      AND (trigger NOT IN ('manual', 'replay') OR %(status)s = 'cancelled')
     ORDER BY run_id
     FOR UPDATE
 )

@@ -19,9 +19,9 @@ WITH wanted AS (
     FROM wanted w
     WHERE r.run_id = w.run_id AND r.scheduled_for = w.scheduled_for
     RETURNING r.run_id, r.scheduled_for, r.job_id, r.tenant_id, r.tier, r.attempt, r.fence,
-              r.ready_at
+              r.ready_at, r.replay_of
 )
-SELECT l.run_id, l.scheduled_for, l.job_id, l.tenant_id, l.tier, l.attempt, l.fence,
+SELECT l.run_id, l.scheduled_for, l.job_id, l.tenant_id, l.tier, l.attempt, l.fence, l.replay_of,
        extract(epoch FROM l.ready_at - now())::float8 AS ready_in_s,
        j.task, j.version AS task_version, t.allow_root
 FROM leased l
@@ -50,24 +50,80 @@ WHERE job_id = ANY(%(job_ids)s)
 ORDER BY job_id
 FOR UPDATE;
 
+-- name: lock_rivals
+-- Where runs replace others: lock the guard's holder and all that wait behind it, together with the
+-- runs that ask for their go, in run order, and return those that stand in the way. Guard: the
+-- caller holds the guards, without which no run is blocked or unblocked. `is_running`: it may have
+-- a container.
+-- Index: primary key (both columns, so that it prunes); run_occurrence_once (job_id) for the blocked.
+WITH replacing AS (
+    SELECT u.job_id, u.holder_id, u.holder_time
+    FROM unnest(%(job_ids)s::uuid[], %(holder_ids)s::uuid[], %(holder_times)s::timestamptz[])
+         AS u(job_id, holder_id, holder_time)
+    JOIN jobs j ON j.job_id = u.job_id
+    WHERE j.overlap = 'replace'
+), concerned AS MATERIALIZED (
+    SELECT p.holder_id AS run_id, p.holder_time AS scheduled_for FROM replacing p
+    UNION
+    SELECT b.run_id, b.scheduled_for FROM replacing p
+    JOIN runs b ON b.job_id = p.job_id AND b.status = 'blocked' AND b.finished_at IS NULL
+    UNION
+    SELECT * FROM unnest(%(run_ids)s::uuid[], %(scheduled_fors)s::timestamptz[])
+    WHERE EXISTS (SELECT FROM replacing)
+), locked AS MATERIALIZED (
+    SELECT r.run_id, r.job_id, r.status, r.due_at, r.trigger, r.finished_at
+    FROM concerned c
+    JOIN runs r ON r.run_id = c.run_id AND r.scheduled_for = c.scheduled_for
+    ORDER BY r.run_id
+    FOR UPDATE OF r
+)
+SELECT l.run_id, l.job_id, l.due_at, l.trigger IN ('catch_up', 'backfill', 'replay') AS is_caught_up,
+       l.status = 'running' AS is_running
+FROM locked l
+JOIN replacing p ON p.job_id = l.job_id
+WHERE l.finished_at IS NULL AND (l.status = 'blocked' OR l.run_id = p.holder_id);
+
+-- name: replace_runs
+-- Make room for newer runs. What runs is asked to stop, as by a cancel; what has no container is
+-- over: cancelled when it had begun (it waits for its next attempt), else skipped.
+-- Guard: not over. The caller holds guards and rows.
+-- Index: primary key (both columns, so that it prunes).
+UPDATE runs r
+SET status = f.status, replaced_by = u.replaced_by,
+    skip_reason = CASE WHEN f.status = 'skipped' THEN 'replaced' ELSE '' END,
+    outcome = CASE WHEN f.status = 'cancelled' THEN 'cancelled' ELSE r.outcome END,
+    cancel_requested_at = CASE WHEN f.status = 'skipped' THEN r.cancel_requested_at
+                          ELSE COALESCE(r.cancel_requested_at, clock_timestamp()) END,
+    finished_at = CASE WHEN f.status <> 'running' THEN clock_timestamp() END,
+    lease_owner = CASE WHEN f.status = 'running' THEN r.lease_owner END
+FROM unnest(%(run_ids)s::uuid[], %(scheduled_fors)s::timestamptz[], %(replaced_bys)s::uuid[])
+     AS u(run_id, scheduled_for, replaced_by)
+JOIN runs o ON o.run_id = u.run_id AND o.scheduled_for = u.scheduled_for
+CROSS JOIN LATERAL (
+    SELECT CASE WHEN o.status = 'running' THEN 'running'
+                WHEN o.attempt > 1 THEN 'cancelled' ELSE 'skipped' END AS status
+) f
+WHERE r.run_id = u.run_id AND r.scheduled_for = u.scheduled_for AND r.finished_at IS NULL
+RETURNING r.run_id, r.scheduled_for, r.job_id, r.status, r.finished_at;
+
 -- name: read_runs_for_go
 -- Lock the runs that ask for their go and read what the decision needs. A job of another version
 -- whose task is still the one that was prepared for (a label was changed, say) may go as it is.
 -- Index: primary key (both columns, so that it prunes).
 SELECT r.run_id, r.scheduled_for, r.job_id, r.status, r.fence, r.lease_owner, r.attempt,
        extract(epoch FROM r.ready_at - clock_timestamp())::float8 AS ready_in_s,
-       j.overlap, j.queue_limit, j.version AS task_version,
+       r.due_at, j.overlap, j.queue_limit, j.version AS task_version,
        (j.version = u.task_version
         OR j.task = (SELECT v.task FROM job_versions v
                      WHERE v.job_id = j.job_id AND v.version = u.task_version)
        ) IS TRUE AS is_same_task,
-       r.trigger IN ('catch_up', 'backfill') AS is_caught_up,
+       r.trigger IN ('catch_up', 'backfill', 'replay') AS is_caught_up,
        coalesce(r.deadline_at <= clock_timestamp(), false)
-           AND r.failures + r.lease_losses = 0 AS is_too_late,
+           AND r.attempt = 1 AS is_too_late,
        j.deleted_at IS NOT NULL AS job_is_deleted,
        (SELECT count(*) FROM runs b
         WHERE b.job_id = r.job_id AND b.status = 'blocked' AND b.finished_at IS NULL
-          AND b.trigger NOT IN ('catch_up', 'backfill') AND j.overlap = 'queue') AS blocked,
+          AND b.trigger NOT IN ('catch_up', 'backfill', 'replay') AND j.overlap = 'queue') AS blocked,
        EXISTS (SELECT FROM worker_sessions s
                WHERE s.session_id = %(session_id)s AND s.ended_at IS NULL
                  AND s.lease_expires_at > clock_timestamp()) AS session_is_live
@@ -112,9 +168,10 @@ WHERE r.run_id = u.run_id AND r.scheduled_for = u.scheduled_for AND r.status = '
 -- name: skip_runs
 -- Finish leased runs that may not run, with the reason.
 UPDATE runs r
-SET status = 'skipped', skip_reason = u.reason, finished_at = clock_timestamp(), lease_owner = NULL
-FROM unnest(%(run_ids)s::uuid[], %(scheduled_fors)s::timestamptz[], %(reasons)s::text[])
-     AS u(run_id, scheduled_for, reason)
+SET status = 'skipped', skip_reason = u.reason, replaced_by = u.replaced_by,
+    finished_at = clock_timestamp(), lease_owner = NULL
+FROM unnest(%(run_ids)s::uuid[], %(scheduled_fors)s::timestamptz[], %(reasons)s::text[],
+            %(replaced_bys)s::uuid[]) AS u(run_id, scheduled_for, reason, replaced_by)
 WHERE r.run_id = u.run_id AND r.scheduled_for = u.scheduled_for AND r.status = 'leased';
 
 -- name: record_starts
@@ -232,6 +289,10 @@ SELECT r.run_id, r.scheduled_for, r.job_id, r.tenant_id, r.status, r.fence, r.le
        r.attempt, r.failures, r.lease_losses, r.go_at,
        r.cancel_requested_at IS NOT NULL AS cancel_requested, j.retry,
        j.deleted_at IS NOT NULL AS job_is_deleted, r.started_at, r.region, r.tier,
+       -- Whether its end may be owed to somebody: the outbox costs the rest nothing.
+       (j.auto_pause_after IS NOT NULL
+        OR EXISTS (SELECT FROM webhook_endpoints w
+                   WHERE w.tenant_id = r.tenant_id AND w.enabled)) AS is_heard,
        -- Due time of a run whose first start has not been noted: from it the lag is counted.
        CASE WHEN r.started_at IS NULL AND r.trigger <> 'backfill'
                  AND (r.attempt = 1 OR NOT EXISTS (
@@ -303,16 +364,20 @@ ON CONFLICT DO NOTHING;
 
 -- name: pass_guards
 -- Release the guards of runs that are over and pass each to the next blocked run of its job, which
--- goes back to the queue as the guard's holder. Guard: only where the holder is the given run.
--- The caller holds the guards' locks. One statement, called by every way out.
+-- goes back to the queue as the guard's holder. In order of their time; where runs replace others
+-- what is caught up goes last, for it would only be replaced by the live one behind it.
+-- Guard: only where the holder is the given run. The caller holds the guards' locks. One statement,
+-- called by every way out.
 WITH released AS (
     SELECT g.job_id, next.run_id AS next_run_id, next.scheduled_for AS next_scheduled_for
     FROM unnest(%(job_ids)s::uuid[], %(run_ids)s::uuid[]) AS u(job_id, run_id)
     JOIN job_guards g ON g.job_id = u.job_id AND g.holder_run_id = u.run_id
+    LEFT JOIN jobs j ON j.job_id = u.job_id
     LEFT JOIN LATERAL (
         SELECT b.run_id, b.scheduled_for FROM runs b
         WHERE b.job_id = u.job_id AND b.status = 'blocked' AND b.finished_at IS NULL
-        ORDER BY b.due_at, b.run_id
+        ORDER BY j.overlap = 'replace' AND b.trigger IN ('catch_up', 'backfill', 'replay'),
+                 b.due_at, b.run_id
         LIMIT 1
     ) next ON true
 ), passed AS (

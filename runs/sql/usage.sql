@@ -27,18 +27,20 @@ FROM recent;
 -- and of as many placed ones. Whichever come first: in an order, all would have to be read.
 -- Index: runs_active (lease_owner, tenant).
 WITH active AS (
-    (SELECT status, failures, lease_owner, ready_at FROM runs
+    (SELECT status, failures > 0 OR attempt > lease_losses + 1 AS was_tried, lease_owner, ready_at
+     FROM runs
      WHERE lease_owner IS NULL AND finished_at IS NULL AND tenant_id = %(tenant_id)s
      LIMIT %(most)s)
     UNION ALL
-    (SELECT status, failures, lease_owner, ready_at FROM runs
+    (SELECT status, failures > 0 OR attempt > lease_losses + 1 AS was_tried, lease_owner, ready_at
+     FROM runs
      WHERE lease_owner IS NOT NULL AND finished_at IS NULL AND tenant_id = %(tenant_id)s
        AND status IN ('queued', 'leased')
      LIMIT %(most)s)
 )
 SELECT count(*) FILTER (WHERE status = 'blocked') AS earlier_run,
-       count(*) FILTER (WHERE status <> 'blocked' AND ready_at > now() AND failures = 0) AS time,
-       count(*) FILTER (WHERE status <> 'blocked' AND ready_at > now() AND failures > 0)
+       count(*) FILTER (WHERE status <> 'blocked' AND ready_at > now() AND NOT was_tried) AS time,
+       count(*) FILTER (WHERE status <> 'blocked' AND ready_at > now() AND was_tried)
            AS retry_backoff,
        count(*) FILTER (WHERE status <> 'blocked' AND ready_at <= now()
                           AND lease_owner IS NOT NULL) AS worker,

@@ -183,6 +183,20 @@ _PROBLEMS: Final = (
         "Wait for `next_attempt_at`, or mend the receiver.",
     ),
     ProblemType(
+        "run_not_final",
+        409,
+        "The run has not ended yet",
+        "Only a run that has ended can be replayed: this one may still succeed by itself.",
+        "Wait for its end, or cancel it first.",
+    ),
+    ProblemType(
+        "job_is_deleted",
+        409,
+        "The job of the run is deleted",
+        "Nothing of a deleted job is run any more; its runs can be read, and not replayed.",
+        "Create a job with the same task and run that.",
+    ),
+    ProblemType(
         "length_required",
         411,
         "The length of the body is needed",
@@ -319,6 +333,7 @@ FIELD_CODES: Final[dict[str, str]] = {
     "image_not_allowed": "The tenant's image allow list has no prefix of this image.",
     "invalid_env_name": "Not a name that an environment variable can have.",
     "reserved_env_name": "A name that the scheduler sets in every container, or keeps for itself.",
+    "invalid_exit_code": "Not an exit code from 1 to 255 nor a range of them, or in both lists.",
     "invalid_label_name": "Not a name that a label can have.",
     "invalid_webhook_url": "Not a URL that webhooks may go to: https, a public address, no "
     "credentials; the message says what is wrong.",

@@ -1,4 +1,4 @@
-"""Webhooks of the whole stack: a receiver that is away for a while, and a notifier that is killed."""
+"""Webhooks of the whole stack: a receiver that is away, and a notifier that is killed."""
 
 from contextlib import ExitStack
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import LiteralString
+from typing import Any, LiteralString
 
 import psutil
 import psycopg
@@ -176,3 +176,44 @@ def test_a_replica_that_was_promoted_is_no_replica_any_more(replicated: Replicat
     poll(lambda: not replicated.serves(), 10, "it is noticed, though nothing was written since")
     replicated.on_replica("UPDATE jobs SET deleted_at = now()")  # its rows are its own now
     assert replicated.jobs() == [job]
+
+
+def test_fences_grow_over_a_fail_over(make_stack: StackFactory) -> None:
+    """Also over a crash: the sequence is logged ahead of what it has given out."""
+    stack = make_stack(schedulers=0, workers=0, warden=False, api=False)
+    replica = start_replica(stack.postgres, stack.directory, stack.directory)
+    try:
+        fences = draw_fences(stack.postgres)
+        stack.postgres.kill()
+        stack.postgres.start()
+        fences += draw_fences(stack.postgres)
+        with stack.db() as connection:
+            connection.execute("CREATE TABLE mark AS SELECT 1 AS one")
+        poll(
+            lambda: rows_of(replica, "SELECT to_regclass('mark') IS NOT NULL") == [(True,)],
+            20,
+            "the replica has what was committed after the last fence",
+        )
+        stack.postgres.kill()
+        assert rows_of(replica, "SELECT pg_promote()", admin=True) == [(True,)]
+        fences += draw_fences(replica)
+        assert len(fences) == 300
+        assert fences == sorted(set(fences))
+    finally:
+        replica.kill()
+
+
+def draw_fences(server: PostgresServer) -> list[int]:
+    """A hundred, committed as in production: test servers acknowledge before they have written."""
+    with psycopg.connect(server.url) as connection:
+        connection.execute("SET LOCAL synchronous_commit = on")
+        drawn = connection.execute("SELECT nextval('run_fence_seq') FROM generate_series(1, 100)")
+        return [fence for (fence,) in drawn.fetchall()]
+
+
+def rows_of(
+    server: PostgresServer, query: LiteralString, *, admin: bool = False
+) -> list[tuple[Any, ...]]:
+    url = server.server.admin_url if admin else server.url
+    with psycopg.connect(url, autocommit=True) as connection:
+        return connection.execute(query).fetchall()

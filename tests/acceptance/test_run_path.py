@@ -58,6 +58,33 @@ def has(stack: StackUnderTest, job: dict[str, Any], status: str) -> Callable[[],
     return lambda: the_run(stack, job).get("status") == status
 
 
+@pytest.mark.stack(schedulers=1, workers=2)
+def test_a_newer_run_takes_the_place_of_one_that_runs_and_never_beside_it(
+    stack: StackUnderTest,
+) -> None:
+    job = one_off(stack, "sleep", "3", in_s=3_600, overlap="replace")
+    runs: list[str] = []
+    for _ in range(3):
+        runs.append(stack.client.post(f"/v1/jobs/{job['job_id']}/runs").json()["run_id"])
+        poll(lambda: stack.containers(running_only=True), 20, "a container runs")
+
+    def all_ended() -> list[Run]:
+        shown = [stack.client.get(f"/v1/runs/{run_id}").json() for run_id in runs]
+        return shown if all(run["finished_at"] for run in shown) else []
+
+    first, second, third = poll(all_ended, 40, "all are over")
+
+    assert (first["status"], third["status"]) == ("cancelled", "succeeded")
+    assert (second["status"], second["skip_reason"]) == ("skipped", "replaced")
+    assert first["replaced_by"] in runs[1:]
+    assert second["replaced_by"] == third["run_id"]
+    # The two containers were on one engine, whose clock says it.
+    (stopped,), (last,) = first["attempts"], third["attempts"]
+    assert datetime.fromisoformat(stopped["finished_at"]) <= datetime.fromisoformat(
+        last["started_at"]
+    )
+
+
 @pytest.mark.stack(schedulers=2, workers=2)
 def test_a_customers_post_becomes_a_container_on_its_second_and_a_result(
     stack: StackUnderTest,

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -10,13 +11,15 @@ import pytest
 from django.db import connection, transaction
 from pytest_django import Settings
 
-from jobs.services import job_set_enabled
+from jobs.models import Job
+from jobs.services import job_delete, job_set_enabled
 from runs import dispatcher, leases, store, transport
 from runs.domain.outcome import OutcomeCode, outcome
 from runs.job_effects import StoredRunEffects
 from runs.leases import CompleteAnswer, Completion, GoAnswer, Leased, RunRef
 from runs.models import JobGuard, Run, RunAttempt
 from runs.reaper import reap_dead_sessions
+from runs.services import run_cancel
 from tests.support.factories import (
     database_now,
     end_lease_of,
@@ -50,6 +53,10 @@ def success(leased: Leased) -> Completion:
         outcome=outcome(OutcomeCode.SUCCEEDED, "exit code 0"),
         exit_code=0,
     )
+
+
+def stopped(leased: Leased) -> Completion:
+    return replace(success(leased), outcome=outcome(OutcomeCode.CANCELLED, ""), exit_code=143)
 
 
 def placed_on(run: Run, session: UUID) -> bool:
@@ -106,6 +113,116 @@ def test_a_completion_that_crosses_a_block_never_strands_the_blocked_run() -> No
         else:
             assert (answer, stored.status) == (GoAnswer.GO, "running")
         assert JobGuard.objects.get(job_id=job.job_id).holder_run_id == second.run_id
+
+
+def test_of_two_runs_of_a_job_that_replaces_its_runs_the_newer_is_left() -> None:
+    for _ in range(10):
+        job = make_job(overlap="replace")
+        one, two = make_session(), make_session()
+        older, newer = make_run(job, due_in_s=-60), make_run(job, due_in_s=-30)
+        first, second = lease(older, one), lease(newer, two)
+
+        answers = race([goer(one, first), goer(two, second)])
+
+        assert answers in ([GoAnswer.GO, GoAnswer.BLOCK], [GoAnswer.SKIP, GoAnswer.GO])
+        assert Run.objects.filter(job=job, status="running").count() == 1
+        assert reread(older).replaced_by == newer.run_id
+        if answers[0] is GoAnswer.GO:
+            assert reread(older).cancel_requested_at is not None
+            leases.complete(one, "node", [stopped(first)])
+            assert reread(newer).status == "queued"
+
+
+def test_a_completion_that_crosses_a_replacing_go_never_strands_the_new_run() -> None:
+    """No lost wake-up: whichever comes first, the new run goes or is passed the guard."""
+    for _ in range(20):
+        job = make_job(overlap="replace")
+        session = make_session()
+        first = start(make_run(job, due_in_s=-60), session)
+        second = make_run(job, due_in_s=-30)
+        waiting = lease(second, session)
+
+        completed, answer = race([completer(session, first), goer(session, waiting)])
+
+        assert completed is CompleteAnswer.OK
+        stored = reread(second)
+        if answer == GoAnswer.BLOCK:
+            assert stored.status == "queued", "blocked and passed the guard"
+        else:
+            assert (answer, stored.status) == (GoAnswer.GO, "running")
+        assert JobGuard.objects.get(job_id=job.job_id).holder_run_id == second.run_id
+
+
+def test_a_cancel_of_the_waiting_run_and_a_completion_at_once_leave_the_guard_free() -> None:
+    for overlap in ["queue", "replace"] * 8:
+        job = make_job(overlap=overlap)
+        session = make_session()
+        first = start(make_run(job, due_in_s=-60), session)
+        second = make_run(job, due_in_s=-30)
+        assert goer(session, lease(second, session))() is GoAnswer.BLOCK
+
+        def cancel(run: Run = second) -> str:
+            return run_cancel(run.tenant, run.run_id).status
+
+        assert race([completer(session, first), cancel]) == [CompleteAnswer.OK, "cancelled"]
+        assert JobGuard.objects.get(job_id=job.job_id).holder_run_id is None
+
+
+def test_a_delete_of_the_job_and_a_block_at_once_leave_nothing_waiting() -> None:
+    """Of itself the go is faster; every other time it begins when the delete is under way."""
+    for overlap, delete_leads in [("queue", False), ("queue", True), ("replace", True)] * 5:
+        job = make_due_job(overlap=overlap, due_in_s=3600)
+        session = make_session()
+        first = start(make_run(job, due_in_s=-60), session)
+        second = make_run(job, due_in_s=-30)
+        waiting = lease(second, session)
+        go = goer(session, waiting)
+
+        def delete(job: Job = job) -> str:
+            job_delete(job.tenant, job.job_id, changed_by="test")
+            return "deleted"
+
+        def go_late(job: Job = job, go: Callable[[], GoAnswer] = go) -> GoAnswer:
+            poll(lambda: cursor_is_held(job) or is_deleted(job), what="the delete has begun")
+            return go()
+
+        _, answer = race([delete, go_late if delete_leads else go])
+
+        assert answer in (GoAnswer.BLOCK, GoAnswer.SKIP, GoAnswer.LEASE_LOST)
+        assert reread(second).status in ("cancelled", "skipped")
+        leases.complete(session, "node", [success(first)])
+        assert JobGuard.objects.get(job_id=job.job_id).holder_run_id is None
+
+
+def cursor_is_held(job: Job) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT FROM schedule_cursors WHERE job_id = %s FOR UPDATE SKIP LOCKED", [job.job_id]
+        )
+        return cursor.fetchone() is None
+
+
+def is_deleted(job: Job) -> bool:
+    return Job.objects.filter(job_id=job.job_id, deleted_at__isnull=False).exists()
+
+
+def test_the_reaper_and_a_replacing_go_at_once_leave_one_that_goes() -> None:
+    for _ in range(10):
+        job = make_job(overlap="replace")
+        dead, session = make_session(), make_session()
+        old = make_run(job, due_in_s=-60)
+        start(old, dead)
+        new = make_run(job, due_in_s=-30)
+        waiting = lease(new, session)
+        end_lease_of(dead)
+
+        (reaped, _), answer = race([reap_dead_sessions, goer(session, waiting)])
+
+        assert reaped == 1
+        assert reread(old).status == "cancelled"
+        assert reread(old).replaced_by == new.run_id
+        assert JobGuard.objects.get(job_id=job.job_id).holder_run_id == new.run_id
+        assert reread(new).status == ("queued" if answer is GoAnswer.BLOCK else "running")
 
 
 def test_a_completion_and_the_reaper_in_the_same_moment_one_wins() -> None:

@@ -468,6 +468,30 @@ def test_a_viewer_cannot_cancel(viewer: Client, story: dict[str, Run]) -> None:
     assert reread(story["queued"]).status == "queued"
 
 
+def test_an_ended_run_is_replayed_and_one_that_has_not_ended_is_refused_in_words(
+    root: Client, story: dict[str, Run]
+) -> None:
+    url = reverse("admin:runs_run_replay", args=[story["succeeded"].pk])
+    assert "is queued" in confirm(root, url)
+    replay = Run.objects.get(trigger="replay")
+    assert replay.replay_of == story["succeeded"].run_id
+    assert page_of(replay) in text(root.get(page_of(story["succeeded"])))
+
+    ids = [str(story[name].run_id) for name in ("queued", "skipped")]
+    chosen = {"action": "replay_selected", "_selected_action": ids}
+    page = text(
+        root.post(list_of("runs_run"), {**chosen, "confirmed": "yes", "index": "0"}, follow=True)
+    )
+    assert f"Run {ids[0]} is queued: it has not ended" in page
+    assert Run.objects.filter(trigger="replay").count() == 2
+
+
+def test_a_viewer_cannot_replay(viewer: Client, story: dict[str, Run]) -> None:
+    url = reverse("admin:runs_run_replay", args=[story["succeeded"].pk])
+    assert viewer.post(url, {"confirmed": "yes"}).status_code == 403
+    assert not Run.objects.filter(trigger="replay").exists()
+
+
 def test_runs_are_filtered_by_status_day_tenant_and_job_and_found_by_id(
     root: Client, story: dict[str, Run], job: Job
 ) -> None:

@@ -33,6 +33,18 @@ def test_a_process_with_wrong_zone_data_does_not_start(monkeypatch: pytest.Monke
         checks.refuse_unsound_start()
 
 
+def test_by_default_worker_warden_expiry_and_reaper_act_at_20_25_30_and_32_s(
+    settings: Settings,
+) -> None:
+    assert settings.HEARTBEAT_S == 10
+    assert [
+        settings.LEASE_S - settings.WORKER_MARGIN_S,
+        settings.LEASE_S - settings.WARDEN_MARGIN_S,
+        settings.LEASE_S,
+        settings.LEASE_S + settings.REAP_AFTER_S,
+    ] == [20, 25, 30, 32]
+
+
 def test_a_warden_that_acts_before_the_worker_is_an_error(settings: Settings) -> None:
     settings.WORKER_MARGIN_S = settings.WARDEN_MARGIN_S
 

@@ -8,7 +8,15 @@ from pytest_django import Settings
 
 from runs import dispatcher, transport
 from runs.models import Run
-from tests.support.factories import make_job, make_run, make_session, make_tenant, reread, start
+from tests.support.factories import (
+    database_now,
+    make_job,
+    make_run,
+    make_session,
+    make_tenant,
+    reread,
+    start,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -180,6 +188,32 @@ def test_a_tenants_catch_up_waits_behind_its_live_work(sent: list[transport.Mess
     assert reread(live).lease_owner is not None
     assert reread(retry).lease_owner is not None  # the buffer
     assert reread(old).lease_owner is None
+
+
+def test_retries_hold_no_more_than_a_quarter_of_their_tenant_s_slots(
+    sent: list[transport.Message],
+) -> None:
+    session = make_session(slots=40)
+    failing = make_job(make_tenant(max_concurrent_runs=12))
+    running = make_run(failing, due_in_s=-90, failures=1)
+    start(running, session)
+    retries = [make_run(failing, due_in_s=-60 + n, failures=1) for n in range(6)]
+    of_another = [make_run(due_in_s=-60, failures=1) for _ in range(2)]
+
+    assert dispatcher.dispatch_once()["placed"] == 4
+    assert dispatcher.dispatch_once()["placed"] == 0
+
+    # Three at once are its part: the one that runs, and the two that wait longest.
+    assert [reread(run).lease_owner is not None for run in retries] == [True] * 2 + [False] * 4
+    assert all(reread(run).lease_owner for run in of_another)
+    live = [make_run(failing, due_in_s=-1 - n) for n in range(20)]
+    assert dispatcher.dispatch_once()["placed"] == 12 - 3
+    assert sum(reread(run).lease_owner is not None for run in live) == 9
+    Run.objects.filter(run_id=running.run_id).update(
+        status="succeeded", finished_at=database_now(), lease_owner=None
+    )
+    dispatcher.dispatch_once()
+    assert sum(reread(run).lease_owner is not None for run in retries) == 2, "live work goes first"
 
 
 def test_a_blocked_run_is_not_placed(sent: list[transport.Message]) -> None:

@@ -69,6 +69,10 @@ def seeded() -> dict[str, Any]:
         "fences": [1] * len(keys),
         "sessions": [session] * len(keys),
         "task_versions": [1] * len(keys),
+        "holder_ids": [keys[0][0]],
+        "holder_times": [keys[0][1]],
+        "replaced_bys": [keys[0][0]] * len(keys),
+        "replayed_bys": [keys[0][0]] * len(keys),
     }
 
 
@@ -98,6 +102,9 @@ INDEXES = [
     ("held_runs", "runs_active"),
     ("place_runs", "pkey"),
     ("lease_runs", "pkey"),
+    ("lock_rivals", "pkey"),
+    ("replace_runs", "pkey"),
+    ("mark_replayed", "pkey"),
     ("read_runs_for_go", "pkey"),
     ("read_runs_for_completion", "pkey"),
     ("record_starts", "pkey"),

@@ -6,12 +6,15 @@ from uuid import UUID, uuid4
 
 import pytest
 from django.db import connection
+from pytest_django import Settings
 
 from jobs.models import Job
-from runs import leases
+from runs import dispatcher, leases
 from runs.domain.outcome import OutcomeCode, outcome
 from runs.leases import CompleteAnswer, Completion, GoAnswer, Leased, Refused, RunRef
 from runs.models import JobGuard, Run, RunAttempt, RunEvent, RunOutput
+from runs.reaper import reap_dead_sessions
+from runs.selectors import run_detail
 from tests.support.factories import (
     database_now,
     end_lease_of,
@@ -47,6 +50,12 @@ def ended(
 
 def complete(session: UUID, completion: Completion) -> CompleteAnswer:
     return leases.complete(session, "node-1", [completion])[completion.run_id]
+
+
+def start_again(run: Run, session: UUID) -> Leased:
+    """The lease of a run that was passed its job's guard, with its go."""
+    assert reread(run).status == "queued"
+    return start(run, session)
 
 
 def go(session: UUID, leased: Leased) -> GoAnswer:
@@ -267,6 +276,214 @@ class TestOverlap:
         assert go(session, lease(second, session)) is GoAnswer.SKIP
 
 
+class TestReplace:
+    """The newest run of a job takes the place of those before it."""
+
+    RETRY = {"max_attempts": 3, "backoff": "fixed", "base_s": 60, "jitter": "none"}
+
+    def test_the_running_one_is_asked_to_stop_and_the_new_one_goes_once_it_is_dead(self) -> None:
+        session = make_session()
+        job = make_job(overlap="replace", retry=self.RETRY)
+        old = start(make_run(job, due_in_s=-120), session)
+        new = make_run(job, due_in_s=-60)
+
+        assert go(session, lease(new, session)) is GoAnswer.BLOCK
+
+        asked = Run.objects.get(run_id=old.run_id)
+        assert (asked.status, asked.replaced_by) == ("running", new.run_id)
+        assert asked.cancel_requested_at is not None
+        beat = leases.look(session, accepting=True, reason="")
+        assert [run.cancel_requested for run in beat.owned] == [True]
+        assert reread(new).status == "blocked"
+
+        assert complete(session, ended(old, OutcomeCode.CANCELLED)) is CompleteAnswer.OK
+
+        assert Run.objects.get(run_id=old.run_id).status == "cancelled"
+        assert reread(new).status == "queued"
+        assert go(session, lease(new, session)) is GoAnswer.GO
+
+    def test_one_that_ended_well_at_that_moment_has_succeeded(self) -> None:
+        session = make_session()
+        job = make_job(overlap="replace")
+        old = start(make_run(job, due_in_s=-120), session)
+        new = make_run(job, due_in_s=-60)
+        go(session, lease(new, session))
+
+        complete(session, ended(old))
+
+        assert Run.objects.get(run_id=old.run_id).status == "succeeded"
+        assert reread(new).status == "queued"
+
+    def test_one_that_failed_at_that_moment_is_not_tried_again(self) -> None:
+        session = make_session()
+        job = make_job(overlap="replace", retry=self.RETRY)
+        old = start(make_run(job, due_in_s=-120), session)
+        new = make_run(job, due_in_s=-60)
+        go(session, lease(new, session))
+
+        complete(session, ended(old, OutcomeCode.NON_ZERO_EXIT))
+
+        assert Run.objects.get(run_id=old.run_id).status == "cancelled"
+        assert reread(new).status == "queued"
+
+    def test_when_its_worker_is_dead_the_new_one_goes_after_the_lease(
+        self, settings: Settings
+    ) -> None:
+        dead, session = make_session(), make_session()
+        job = make_job(overlap="replace")
+        old = make_run(job, due_in_s=-120)
+        start(old, dead)
+        new = make_run(job, due_in_s=-60)
+        go(session, lease(new, session))
+        end_lease_of(dead)
+        settings.LEASE_S = 0.5  # the database is up for long
+
+        reap_dead_sessions()
+
+        assert reread(old).status == "cancelled"
+        assert reread(new).status == "queued"
+        assert go(session, lease(new, session)) is GoAnswer.GO
+
+    @pytest.mark.parametrize("stage", ["backoff", "placed", "leased"])
+    def test_one_between_two_attempts_is_cancelled_at_once(self, stage: str) -> None:
+        session, other = make_session(), make_session()
+        job = make_job(overlap="replace", retry=self.RETRY)
+        old = make_run(job, due_in_s=-120)
+        complete(session, ended(start(old, session), OutcomeCode.NON_ZERO_EXIT))
+        prepared = None
+        if stage == "placed":
+            place(old, other)
+        if stage == "leased":
+            prepared = lease(old, other)
+        new = make_run(job, due_in_s=-60)
+
+        assert go(session, lease(new, session)) is GoAnswer.GO
+
+        stored = reread(old)
+        assert (stored.status, stored.outcome) == ("cancelled", "cancelled")
+        assert (stored.replaced_by, stored.lease_owner) == (new.run_id, None)
+        assert stored.cancel_requested_at is not None
+        assert JobGuard.objects.get(job_id=job.job_id).holder_run_id == new.run_id
+        if prepared is not None:
+            assert go(other, prepared) is GoAnswer.LEASE_LOST
+
+    def test_a_third_arrival_takes_the_place_of_the_waiting_second(self) -> None:
+        session = make_session()
+        job = make_job(overlap="replace")
+        first = start(make_run(job, due_in_s=-180), session)
+        second, third = make_run(job, due_in_s=-120), make_run(job, due_in_s=-60)
+        go(session, lease(second, session))
+
+        assert go(session, lease(third, session)) is GoAnswer.BLOCK
+
+        stored = reread(second)
+        assert (stored.status, stored.skip_reason) == ("skipped", "replaced")
+        assert stored.replaced_by == third.run_id
+        assert Run.objects.get(run_id=first.run_id).replaced_by == third.run_id
+        complete(session, ended(first, OutcomeCode.CANCELLED))
+        assert reread(third).status == "queued"
+
+    def test_a_third_arrival_takes_the_guard_of_a_second_that_has_not_begun(self) -> None:
+        session, other = make_session(), make_session()
+        job = make_job(overlap="replace")
+        first = start(make_run(job, due_in_s=-180), session)
+        second, third = make_run(job, due_in_s=-120), make_run(job, due_in_s=-60)
+        go(session, lease(second, session))
+        complete(session, ended(first, OutcomeCode.CANCELLED))
+        prepared = lease(second, other)
+
+        assert go(session, lease(third, session)) is GoAnswer.GO
+
+        assert (reread(second).status, reread(second).skip_reason) == ("skipped", "replaced")
+        assert go(other, prepared) is GoAnswer.LEASE_LOST
+
+    def test_of_many_that_ask_at_once_the_newest_goes_and_the_others_are_skipped(self) -> None:
+        session = make_session()
+        job = make_job(overlap="replace")
+        runs = [make_run(job, due_in_s=-n * 60) for n in (3, 1, 2)]
+        leased = [lease(run, session) for run in runs]
+
+        replies = leases.go(session, "node-1", [go_request(each) for each in leased])
+
+        newest = runs[1].run_id
+        assert {replies[run.run_id].answer for run in runs if run.run_id != newest} == {"skip"}
+        assert replies[newest].answer is GoAnswer.GO
+        skipped = Run.objects.filter(job=job, skip_reason="replaced", replaced_by=newest)
+        assert skipped.count() == 2
+
+    def test_the_guards_holder_in_a_batch_with_a_newer_one_makes_room(self) -> None:
+        session = make_session()
+        job = make_job(overlap="replace")
+        first = start(make_run(job, due_in_s=-180), session)
+        second, third = make_run(job, due_in_s=-120), make_run(job, due_in_s=-60)
+        go(session, lease(second, session))
+        complete(session, ended(first, OutcomeCode.CANCELLED))
+        both = [lease(second, session), lease(third, session)]
+
+        replies = leases.go(session, "node-1", [go_request(each) for each in both])
+
+        assert replies[second.run_id].answer is GoAnswer.LEASE_LOST
+        assert replies[third.run_id].answer is GoAnswer.GO
+        assert reread(second).status == "skipped"
+        assert JobGuard.objects.get(job_id=job.job_id).holder_run_id == third.run_id
+
+    def test_a_run_that_comes_after_a_newer_one_is_skipped(self) -> None:
+        session = make_session()
+        job = make_job(overlap="replace")
+        newer = start(make_run(job, due_in_s=-60), session)
+        late = make_run(job, due_in_s=-120)
+
+        assert go(session, lease(late, session)) is GoAnswer.SKIP
+
+        assert (reread(late).skip_reason, reread(late).replaced_by) == ("replaced", newer.run_id)
+        assert Run.objects.get(run_id=newer.run_id).cancel_requested_at is None
+
+    def test_what_is_caught_up_waits_and_goes_after_all_live_work(self) -> None:
+        session = make_session()
+        job = make_job(overlap="replace")
+        first = start(make_run(job, due_in_s=-60), session)
+        caught_up = make_run(job, due_in_s=-600, trigger="catch_up")
+        second = make_run(job, due_in_s=-30)
+
+        assert go(session, lease(caught_up, session)) is GoAnswer.BLOCK
+        assert go(session, lease(second, session)) is GoAnswer.BLOCK
+        complete(session, ended(first, OutcomeCode.CANCELLED))
+
+        assert (reread(second).status, reread(caught_up).status) == ("queued", "blocked")
+        complete(session, ended(start_again(second, session)))
+        assert reread(caught_up).status == "queued"
+
+    def test_a_holder_too_late_to_begin_leaves_the_place_to_the_next(self) -> None:
+        session = make_session()
+        job = make_job(overlap="replace")
+        first = start(make_run(job, due_in_s=-180), session)
+        second = make_run(job, due_in_s=-60, deadline_at=database_now() + timedelta(hours=1))
+        go(session, lease(second, session))
+        complete(session, ended(first, OutcomeCode.CANCELLED))
+        late, older = lease(second, session), lease(make_run(job, due_in_s=-90), session)
+        Run.objects.filter(run_id=second.run_id).update(deadline_at=database_now())
+
+        replies = leases.go(session, "node-1", [go_request(late), go_request(older)])
+
+        assert replies[late.run_id].answer is GoAnswer.SKIP
+        assert reread(second).skip_reason == "deadline"
+        assert replies[older.run_id].answer is GoAnswer.GO
+        assert JobGuard.objects.get(job_id=job.job_id).holder_run_id == older.run_id
+
+    def test_a_policy_changed_to_replace_stops_what_holds_the_guard(self) -> None:
+        session = make_session()
+        job = make_job(overlap="queue")
+        first = start(make_run(job, due_in_s=-180), session)
+        waiting, newest = make_run(job, due_in_s=-120), make_run(job, due_in_s=-60)
+        go(session, lease(waiting, session))
+        Job.objects.filter(job_id=job.job_id).update(overlap="replace")
+
+        assert go(session, lease(newest, session)) is GoAnswer.BLOCK
+
+        assert reread(waiting).status == "skipped"
+        assert Run.objects.get(run_id=first.run_id).cancel_requested_at is not None
+
+
 class TestHeartbeat:
     def test_a_heartbeat_extends_the_lease_and_lists_what_the_session_owns(self) -> None:
         session = make_session()
@@ -421,6 +638,45 @@ class TestComplete:
         assert reread(run).status == "failed"
         attempt = RunAttempt.objects.get(run_id=run.run_id)
         assert (attempt.go_at, attempt.outcome) == (None, "image_not_found")
+
+    def test_a_fatal_exit_code_ends_the_run_at_once(self) -> None:
+        session = make_session()
+        run = make_run(make_job(retry={"max_attempts": 5, "exit_codes": {"fail": ["64-78"]}}))
+
+        complete(session, ended(start(run, session), OutcomeCode.NON_ZERO_EXIT, exit_code=65))
+
+        stored = reread(run)
+        assert (stored.status, stored.outcome, stored.failures) == ("failed", "fatal_exit", 1)
+        attempt = RunAttempt.objects.get(run_id=run.run_id)
+        assert (attempt.outcome, attempt.exit_code) == ("fatal_exit", 65)
+
+    def test_an_ignored_exit_code_uses_no_attempt_and_the_run_has_begun(self) -> None:
+        session = make_session()
+        retry = {"max_attempts": 1, "base_s": 30, "jitter": "none",
+                 "exit_codes": {"ignore": ["99"]}}  # fmt: skip
+        late = database_now()
+        run = make_run(make_job(retry=retry))
+        leased = start(run, session)
+        Run.objects.filter(run_id=run.run_id).update(deadline_at=late)
+
+        complete(session, ended(leased, OutcomeCode.NON_ZERO_EXIT, exit_code=99))
+
+        stored = reread(run)
+        assert (stored.status, stored.attempt, stored.failures) == ("queued", 2, 0)
+        assert stored.ready_at > database_now() + timedelta(seconds=25)
+        assert run_detail(run.tenant, run.run_id).waiting_for.reason == "retry_backoff"  # type: ignore[union-attr]
+        assert dispatcher.expire_once() == {"expired": 0}
+        Run.objects.filter(run_id=run.run_id).update(ready_at=database_now())
+        complete(session, ended(start(run, session), OutcomeCode.NON_ZERO_EXIT))
+        assert (reread(run).status, reread(run).outcome) == ("failed", "non_zero_exit")
+
+    def test_a_run_that_always_ends_ignored_fails_in_the_end(self) -> None:
+        session = make_session()
+        run = make_run(make_job(retry={"exit_codes": {"ignore": ["99"]}}), attempt=101)
+
+        complete(session, ended(start(run, session), OutcomeCode.NON_ZERO_EXIT, exit_code=99))
+
+        assert (reread(run).status, reread(run).outcome) == ("failed", "non_zero_exit")
 
     def test_a_run_whose_cancel_was_asked_for_is_cancelled_at_its_end(self) -> None:
         session = make_session()

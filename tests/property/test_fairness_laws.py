@@ -141,6 +141,7 @@ def test_no_session_gets_more_than_its_room_and_no_run_is_placed_twice(
 
 @given(waiting, sessions)
 def test_it_is_work_conserving(runs: list[WaitingRun], open_sessions: list[OpenSession]) -> None:
+    runs = [run._replace(rank=2 * (run.rank // 2)) for run in runs]  # retries have their own law
     shares = {run.tenant_id: TenantShare(100, 1_000, 0) for run in runs}
     due = [run for run in runs if run.is_due]
     room = sum(max(0, s.slots + max(1, s.slots // 10) - s.slots_used) for s in open_sessions)
@@ -150,12 +151,41 @@ def test_it_is_work_conserving(runs: list[WaitingRun], open_sessions: list[OpenS
     assert len(placed_due) == min(len(due), room)
 
 
+@given(
+    waiting,
+    sessions,
+    st.lists(st.tuples(st.integers(1, 60), st.integers(0, 12)), min_size=4, max_size=4),
+)
+def test_retries_hold_no_more_than_their_part_of_a_tenants_slots_and_go_behind_first_attempts(
+    runs: list[WaitingRun], open_sessions: list[OpenSession], facts: list[tuple[int, int]]
+) -> None:
+    shares = {
+        UUID(int=n + 1): TenantShare(100, most, occupied=0, retries=retries)
+        for n, (most, retries) in enumerate(facts)
+    }
+    slots = sum(session.slots for session in open_sessions)
+
+    placed = {run for run, _ in place(runs, shares, open_sessions, most=1_000)}
+
+    for tenant_id, share in shares.items():
+        limit = max(1, min(share.most, slots) // 4)
+        mine = [run for run in runs if run.tenant_id == tenant_id and run.rank == 1]
+        gone = [run for run in mine if run in placed]
+        assert len(gone) <= max(0, limit - share.retries)
+        latest = max((run.ready_s for run in gone if run.is_due), default=None)
+        waiting_earlier = [r for r in mine if r.is_due and r not in placed and latest is not None]
+        assert all(run.ready_s >= latest for run in waiting_earlier if latest is not None)
+        if any(run.is_due for run in gone):
+            live = [r for r in runs if r.tenant_id == tenant_id and r.rank == 0 and r.is_due]
+            assert all(run in placed for run in live), "first attempts go before"
+
+
 @given(waiting, sessions)
 def test_runs_ahead_go_by_their_time_and_those_of_one_instant_by_shares(
     runs: list[WaitingRun], open_sessions: list[OpenSession]
 ) -> None:
     shares = {run.tenant_id: TenantShare(100, 1_000, 0) for run in runs}
-    early = [run._replace(is_due=False) for run in runs]
+    early = [run._replace(is_due=False, rank=0) for run in runs]
 
     placed = [run for run, _ in place(early, shares, open_sessions, most=1_000)]
 

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobs.domain.exit_codes import ExitCodes
 from runs.domain.backoff import RetryPolicy, backoff_s
 from runs.domain.ending import decide_ending
-from runs.domain.outcome import OutcomeCode, outcome
+from runs.domain.outcome import MOST_IGNORED, OutcomeCode, judge_exit, outcome
 from runs.domain.run_id import make_run_id, scheduled_for_of, to_milliseconds
 from runs.domain.state import FINAL, RunStatus, may_follow
 
@@ -82,7 +83,12 @@ def test_every_ending_may_follow_running_and_counts_what_it_should(
         assert ending.failure_step == 0, "our own trouble uses none of the customer's attempts"
 
 
-@given(st.lists(st.tuples(st.sampled_from(OutcomeCode), units), min_size=1, max_size=60), policies)
+@given(
+    st.lists(st.tuples(st.sampled_from(OutcomeCode), units), min_size=1, max_size=60).filter(
+        lambda events: all(code is not OutcomeCode.IGNORED_EXIT for code, _ in events)
+    ),
+    policies,
+)
 def test_any_sequence_of_endings_stays_in_the_state_table_and_comes_to_an_end(
     events: list[tuple[OutcomeCode, float]], policy: RetryPolicy
 ) -> None:
@@ -109,6 +115,32 @@ def test_any_sequence_of_endings_stays_in_the_state_table_and_comes_to_an_end(
     assert failures <= policy.max_attempts
     assert attempts <= policy.max_attempts + 5
     assert status in FINAL or attempts == len(events)
+
+
+@given(st.lists(st.sampled_from([1, 64, 99]), min_size=130, max_size=130), policies)
+def test_ignored_tries_use_no_attempt_and_still_come_to_an_end(
+    exits: list[int], policy: RetryPolicy
+) -> None:
+    codes = ExitCodes(fail=("64",), ignore=("99",))
+    status, failures, ignored = RunStatus.QUEUED, 0, 0
+    for exit_code in exits + [99] * (MOST_IGNORED + policy.max_attempts):
+        if status in FINAL:
+            break
+        failed = outcome(OutcomeCode.NON_ZERO_EXIT, "")
+        verdict = judge_exit(failed, exit_code, codes, ignored=ignored)
+        ending = decide_ending(
+            verdict, policy, failures=failures, losses=0, max_losses=5, may_run_again=True,
+            cancel_requested=False, random_unit=0.5, ignored=ignored,
+        )  # fmt: skip
+        if verdict.code is OutcomeCode.IGNORED_EXIT:
+            assert (ending.status, ending.failure_step) == (RunStatus.QUEUED, 0)
+            ignored += 1
+        if exit_code == 64:
+            assert ending.status is RunStatus.FAILED
+        status, failures = ending.status, failures + ending.failure_step
+    assert status is RunStatus.FAILED
+    assert ignored <= MOST_IGNORED
+    assert failures <= policy.max_attempts
 
 
 instants = st.datetimes(datetime(1970, 1, 1), datetime(9999, 12, 31), timezones=st.just(UTC)).map(

@@ -68,6 +68,7 @@ def make_run(job: Job | None = None, *, due_in_s: float = -1, **fields: Any) -> 
         "ready_at": scheduled_for,
     }
     values |= fields
+    values.setdefault("attempt", 1 + values.get("failures", 0) + values.get("lease_losses", 0))
     if values["trigger"] in ("manual", "replay"):
         values.setdefault("manual_key", values["run_id"])
     return Run.objects.create(job=job, **{"manual_key": NIL} | values)

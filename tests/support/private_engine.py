@@ -50,6 +50,8 @@ class PrivateEngine:
 
     def start(self) -> None:
         """Start it again; returns when it answers."""
+        # Left by a killed one: nobody listens there, and docker's client leaks a socket on that.
+        (self._root / "docker.sock").unlink(missing_ok=True)
         self._dockerd = self._spawn_dockerd()
 
     def kill(self) -> None:
@@ -58,8 +60,15 @@ class PrivateEngine:
         self._dockerd.wait()
 
     def freeze(self) -> None:
-        """SIGSTOP: connections are accepted and never answered."""
+        """SIGSTOP: connections are accepted and never answered. Returns when all threads stand:
+        the signal is taken one thread after another, and one still running may answer a call.
+        """
         self._dockerd.send_signal(signal.SIGSTOP)
+        assert eventually(self._stands_still)
+
+    def _stands_still(self) -> bool:
+        stats = Path(f"/proc/{self._dockerd.pid}/task").glob("*/stat")
+        return all(stat.read_text().rpartition(")")[2].split()[0] in "Tt" for stat in stats)
 
     def thaw(self) -> None:
         self._dockerd.send_signal(signal.SIGCONT)

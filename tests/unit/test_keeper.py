@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from runs import leases
 from runs.domain.outcome import OutcomeCode
 from runs.domain.run_id import make_run_id
 from tests.support.lease_desk import Row
@@ -17,7 +18,7 @@ from tests.support.worker_in_memory import (
     WorkerInMemory,
     worker_in_memory,
 )
-from workers import deadlines
+from workers import deadlines, keeper
 from workers.deadlines import read_deadlines
 from workers.sandbox.base import ContainerSpec, EngineUnreachable
 from workers.sandbox.fake import FakeProgram
@@ -91,6 +92,29 @@ def test_an_unknown_answer_extends_nothing(worker: WorkerInMemory) -> None:
     worker.desk.lose("heartbeat", 10_000)
 
     poll(lambda: not worker.containers("running"), what="the container is dead")
+
+
+def test_the_deadline_counts_from_before_a_heartbeat_was_sent(
+    worker: WorkerInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer took three seconds: the lease began at some time within them."""
+    worker.open(SHORT_LEASE)
+    clock, beats = {"ahead_s": 0.0}, []
+    renew = leases.heartbeat
+
+    def slow(*args: Any, **options: Any) -> Any:
+        beats.append(deadlines.boottime_s() + clock["ahead_s"])
+        clock["ahead_s"] += 3
+        return renew(*args, **options)
+
+    monkeypatch.setattr(keeper, "boottime_s", lambda: deadlines.boottime_s() + clock["ahead_s"])
+    monkeypatch.setattr(leases, "heartbeat", slow)
+    poll(lambda: len(beats) >= 2, what="two heartbeats were answered late")
+
+    (deadline,) = read_deadlines(worker.directory).values()
+    assert deadline is not None
+    sent_at = deadline.worker_deadline - SHORT_LEASE.lease_s + SHORT_LEASE.worker_margin_s
+    assert any(0 <= began - sent_at < 1 for began in beats), "it counts from the sending"
 
 
 def test_a_missed_heartbeat_is_tried_again_in_time(worker: WorkerInMemory) -> None:

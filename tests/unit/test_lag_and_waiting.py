@@ -55,7 +55,7 @@ def test_there_is_no_lag_before_the_start() -> None:
 
 
 def run(status: RunStatus = RunStatus.QUEUED, *, ready_in_s: float = 0, **facts: object) -> object:
-    values = {"failures": 0, "is_placed": False} | facts
+    values = {"was_tried": False, "is_placed": False} | facts
     waiting = WaitingRun(status=status, ready_at=at(ready_in_s), **values)  # type: ignore[arg-type]
     return waiting_for(waiting, DUE)
 
@@ -67,7 +67,7 @@ def test_a_run_ahead_of_its_time_waits_for_it() -> None:
 
 
 def test_a_failed_run_waits_for_the_end_of_its_pause() -> None:
-    assert run(ready_in_s=30, failures=2) == WaitingFor(WaitReason.RETRY_BACKOFF, until=at(30))
+    assert run(ready_in_s=30, was_tried=True) == WaitingFor(WaitReason.RETRY_BACKOFF, until=at(30))
 
 
 def test_a_blocked_run_waits_for_the_run_that_holds_the_guard() -> None:

@@ -6,12 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobs.domain.exit_codes import ExitCodes
 from runs.domain.outcome import (
     COUNTS_AS_ATTEMPT,
     PERMANENT,
     OutcomeCode,
     StopReason,
     classify,
+    judge_exit,
     outcome,
     signal_name,
     signal_of_exit,
@@ -71,7 +73,38 @@ def test_permanent_and_our_own_failures_use_no_attempt_of_the_customers() -> Non
 
 def test_every_code_but_success_is_in_exactly_one_class() -> None:
     ours = {OutcomeCode.ENGINE_UNREACHABLE, OutcomeCode.LEASE_EXPIRED, OutcomeCode.CANCELLED}
-    assert set(OutcomeCode) == {OutcomeCode.SUCCEEDED} | PERMANENT | COUNTS_AS_ATTEMPT | ours
+    free = {OutcomeCode.SUCCEEDED, OutcomeCode.IGNORED_EXIT}
+    assert set(OutcomeCode) == free | PERMANENT | COUNTS_AS_ATTEMPT | ours
+
+
+CODES = ExitCodes(fail=("64-78", "2"), ignore=("75-0", "99", "137"))
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "ignored", "expected"),
+    [
+        (OutcomeCode.NON_ZERO_EXIT, 64, 0, OutcomeCode.FATAL_EXIT),
+        (OutcomeCode.NON_ZERO_EXIT, 78, 0, OutcomeCode.FATAL_EXIT),
+        (OutcomeCode.NON_ZERO_EXIT, 2, 0, OutcomeCode.FATAL_EXIT),
+        (OutcomeCode.NON_ZERO_EXIT, 79, 0, OutcomeCode.NON_ZERO_EXIT),
+        (OutcomeCode.NON_ZERO_EXIT, 99, 0, OutcomeCode.IGNORED_EXIT),
+        (OutcomeCode.NON_ZERO_EXIT, 99, 99, OutcomeCode.IGNORED_EXIT),
+        (OutcomeCode.NON_ZERO_EXIT, 99, 100, OutcomeCode.NON_ZERO_EXIT),
+        (OutcomeCode.SIGNAL, 137, 0, OutcomeCode.IGNORED_EXIT),
+        (OutcomeCode.SUCCEEDED, 0, 0, OutcomeCode.SUCCEEDED),
+        # What we or the kernel stopped is not the program's own word.
+        (OutcomeCode.OUT_OF_MEMORY, 137, 0, OutcomeCode.OUT_OF_MEMORY),
+        (OutcomeCode.TIMED_OUT, 2, 0, OutcomeCode.TIMED_OUT),
+        (OutcomeCode.LEASE_EXPIRED, 99, 0, OutcomeCode.LEASE_EXPIRED),
+        (OutcomeCode.BAD_COMMAND, None, 0, OutcomeCode.BAD_COMMAND),
+    ],
+)
+def test_a_job_says_what_its_exit_codes_mean(
+    code: OutcomeCode, exit_code: int | None, ignored: int, expected: OutcomeCode
+) -> None:
+    judged = judge_exit(outcome(code, "said"), exit_code, CODES, ignored=ignored)
+    assert judged.code is expected
+    assert judged.permanent == (expected in PERMANENT)
 
 
 def test_an_unanswering_registry_may_be_an_exception_to_its_codes_class() -> None:

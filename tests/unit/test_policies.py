@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from jobs.domain import policies
+from jobs.domain.exit_codes import ExitCodes
 from jobs.domain.policies import (
     Ceilings,
     FieldProblem,
@@ -117,7 +118,26 @@ def test_the_default_retry_is_one_attempt_and_valid() -> None:
     assert list(retry_problems(Retry())) == []
 
 
-@pytest.mark.parametrize("overlap", ["replace", "forbid", "", "SKIP"])
+@pytest.mark.parametrize(
+    ("codes", "paths"),
+    [
+        (ExitCodes(), []),
+        (ExitCodes(fail=("1", "64-78"), ignore=("79-255",)), []),
+        (ExitCodes(fail=("0",), ignore=("256",)), [("fail", 0), ("ignore", 0)]),
+        (ExitCodes(fail=("78-64", "1-", "-1", "01", "1 - 2", "")), [("fail", n) for n in range(6)]),
+        (ExitCodes(fail=("64-78",), ignore=("1", "70-80")), [("ignore", 1)]),
+        (ExitCodes(fail=("²", "٣")), [("fail", 0), ("fail", 1)]),
+    ],
+)
+def test_exit_codes_are_codes_or_ranges_and_in_one_list(
+    codes: ExitCodes, paths: list[tuple[str, int]]
+) -> None:
+    found = list(retry_problems(Retry(exit_codes=codes)))
+    assert [problem.path for problem in found] == [("retry", "exit_codes", *p) for p in paths]
+    assert {problem.code for problem in found} <= {"invalid_exit_code"}
+
+
+@pytest.mark.parametrize("overlap", ["replaced", "forbid", "", "SKIP"])
 def test_only_the_overlaps_that_exist_are_offered(overlap: str) -> None:
     assert list(overlap_problems("skip")) == []
     (problem,) = overlap_problems(overlap)

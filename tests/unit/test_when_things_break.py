@@ -1,4 +1,4 @@
-"""docs/when-things-break.md names only what there is: tests, violations, complaints."""
+"""What the pages about faults name is there: tests, violations, complaints."""
 
 import re
 from pathlib import Path
@@ -11,6 +11,7 @@ from workers.sandbox.fake import FakeSandbox
 
 CHECKOUT = Path(__file__).parents[2]
 PAGE = (CHECKOUT / "docs" / "when-things-break.md").read_text()
+LEASE_PAGE = (CHECKOUT / "docs" / "lease-and-fence.md").read_text()
 
 
 def section(title: str) -> str:
@@ -26,8 +27,9 @@ def first_column(text: str) -> set[str]:
     }
 
 
-def test_every_test_that_the_page_names_exists() -> None:
-    named = set(re.findall(r"`(test_\w+)`", PAGE))
+@pytest.mark.parametrize("page", [PAGE, LEASE_PAGE], ids=["when-things-break", "lease-and-fence"])
+def test_every_test_that_the_page_names_exists(page: str) -> None:
+    named = set(re.findall(r"`(test_\w+)`", page))
     code = "".join(path.read_text() for path in (CHECKOUT / "tests").rglob("test_*.py"))
 
     assert len(named) > 40

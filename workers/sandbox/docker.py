@@ -28,6 +28,9 @@ from workers.sandbox.engine_sandbox import DEFAULT_OUTPUT_BYTES, RUNTIMES, Engin
 
 # A start takes 0.2 s, 2 s with sixteen at once on two cores; what takes ten times that hangs.
 CALL_TIMEOUT_S = 20.0
+# An engine answers a ping at once however much it has to start; in this time a worker that it has
+# left alone must know, for runs go on being placed on it until then.
+PING_TIMEOUT_S = 3.0
 # Between two signs of progress of a pull, and for all of it.
 PULL_SILENCE_S = 60.0
 PULL_TIMEOUT_S = 300.0
@@ -178,7 +181,7 @@ class DockerEngine:
 
     def ping(self) -> bool:
         try:
-            with self._call() as client:
+            with _translated(), self._fresh_client(min(self._timeout_s, PING_TIMEOUT_S)) as client:
                 return bool(client.ping())
         except SandboxError:
             return False

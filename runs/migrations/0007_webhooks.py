@@ -13,7 +13,7 @@ import runs.domain.delivery
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("runs", "0004_lanes_of_waiting_runs"),
+        ("runs", "0006_dead_letters"),
         ("tenants", "0003_contact_email"),
     ]
 
