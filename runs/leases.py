@@ -504,8 +504,8 @@ def record_starts(session_id: UUID, starts: Sequence[Start]) -> int:
             session_id=session_id,
             **store.columns(starts, "run_id", "scheduled_for", "fence", "started_at"),
         )
-        # Most are on time, and cost nothing here.
-        note_run_ends(row for row in rows if row.lag_s is not None and row.lag_s > LEAST_LATE_S)
+        # Most are on time, or nobody asked to be told: they cost nothing here.
+        note_run_ends(row for row in rows if row.is_heard and (row.lag_s or 0) > LEAST_LATE_S)
     count_starts(rows)
     return len(rows)
 

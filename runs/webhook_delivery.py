@@ -10,6 +10,7 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -32,6 +33,7 @@ from runs.models import DeliveryAttempt, OutboxMessage, WebhookEndpoint
 from runs.notifications import fan_out_once
 from runs.webhook_client import Sent
 from scheduler_project.lib.events import emit
+from scheduler_project.lib.metrics import count
 from scheduler_project.lib.sealing import UnreadableSecretError, unseal
 from tenants.models import Tenant
 
@@ -46,6 +48,7 @@ def address_policy() -> AddressPolicy:
         allow_http=settings.WEBHOOK_ALLOW_HTTP,
         allow_private=settings.WEBHOOK_ALLOW_PRIVATE,
         ports=frozenset(settings.WEBHOOK_PORTS),
+        refused=tuple(settings.WEBHOOK_REFUSED_NETWORKS),
     )
 
 
@@ -179,7 +182,7 @@ def _report(row: Any, claim: UUID, sent: Sent, endpoint: WebhookEndpoint | None)
         now = database_now()
         following = next_of_delivery(
             result,
-            attempts=row.attempts,
+            attempts=row.attempts - row.attempts_before,
             now=now,
             try_until=row.try_until,
             random_unit=random.random(),
@@ -204,8 +207,10 @@ def _report(row: Any, claim: UUID, sent: Sent, endpoint: WebhookEndpoint | None)
         )
         if endpoint is not None:
             _note_health(endpoint, result, now)
+    count("notification_attempts_total", status="delivered" if result.succeeded else "failed")
     if not written:
         return "too late"
+    count("notifications_given_up_total", following.status is DeliveryStatus.FAILED)
     if following.status is DeliveryStatus.FAILED:
         emit("notification.given_up", "A message could not be delivered and is given up.",
              delivery_id=row.delivery_id, error=result.error)  # fmt: skip
@@ -233,6 +238,7 @@ def _note_health(endpoint: WebhookEndpoint, result: AttemptResult, now: datetime
         event=ENDPOINT_DISABLED,
         payload={"webhook_id": str(webhook_id), "url": endpoint.url, "reason": reason.value},
     )
+    transaction.on_commit(partial(count, "webhooks_switched_off_total"))
     emit("webhook.switched_off", "A webhook was switched off and its tenant is told by e-mail.",
          webhook_id=webhook_id, reason=reason.value)  # fmt: skip
 

@@ -83,6 +83,8 @@ class NotificationDelivery(models.Model):
         default=DeliveryStatus.PENDING,
     )
     attempts = models.PositiveSmallIntegerField(default=0)
+    # How many of them were made before somebody asked for a redelivery: its waits begin anew.
+    attempts_before = models.PositiveSmallIntegerField(default=0, db_default=0)
     # When it is due; while a claim is held, when the claim ends.
     next_attempt_at = models.DateTimeField(db_default=Now(), null=True)
     try_until = models.DateTimeField()
@@ -120,6 +122,12 @@ class NotificationDelivery(models.Model):
             # The log of an endpoint, newest first.
             models.Index(
                 fields=["webhook", "-created_at", "-delivery_id"], name="deliveries_by_webhook"
+            ),
+            # notifier_lag: what nobody has tried yet.
+            models.Index(
+                fields=["created_at"],
+                name="deliveries_untried",
+                condition=models.Q(status="pending", attempts=0),
             ),
             # purge_deliveries: the oldest first.
             models.Index(fields=["created_at"], name="deliveries_by_age"),

@@ -232,6 +232,7 @@ def delivery_redeliver(tenant: Tenant, webhook_id: UUID, delivery_id: UUID) -> N
         if not rows.update(
             status=DeliveryStatus.PENDING,
             finished_at=None,
+            attempts_before=F("attempts"),
             next_attempt_at=Now(),
             try_until=Now() + TRY_FOR,
         ):

@@ -339,6 +339,8 @@ WEBHOOK_ALLOW_PRIVATE = env.boolean("WEBHOOK_ALLOW_PRIVATE", False)
 WEBHOOK_ALLOW_HTTP = env.boolean("WEBHOOK_ALLOW_HTTP", WEBHOOK_ALLOW_PRIVATE)
 # Ports beside the scheme's own that webhooks may go to.
 WEBHOOK_PORTS = [int(port) for port in env.words("WEBHOOK_PORTS", ["8443"])]
+# Public networks that webhooks may not reach all the same, such as this installation's own.
+WEBHOOK_REFUSED_NETWORKS = env.networks("WEBHOOK_REFUSED_NETWORKS")
 # One attempt in all: look-up, connection, request and answer.
 WEBHOOK_TIMEOUT_S = env.seconds("WEBHOOK_TIMEOUT_S", 15, low=1, high=60)
 WEBHOOK_MAX_ENDPOINTS = env.integer("WEBHOOK_MAX_ENDPOINTS", 20, low=1, high=1_000)

@@ -69,6 +69,8 @@ class AddressPolicy:
     allow_http: bool = False
     allow_private: bool = False
     ports: frozenset[int] = frozenset({443, 8443})
+    # Public networks that are the installation's own.
+    refused: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,8 @@ def refusal_of(address: str, policy: AddressPolicy) -> str | None:
     for network, why in _REFUSED:
         if parsed.version == network.version and parsed in network:
             return why
+    if any(parsed.version == own.version and parsed in own for own in policy.refused):
+        return "refused by this installation"
     if not parsed.is_global or parsed.is_multicast or parsed.is_reserved:
         return "not public"
     return None

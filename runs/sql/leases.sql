@@ -192,12 +192,14 @@ WITH ours AS (
     FROM ours o
     WHERE r.run_id = o.run_id AND r.scheduled_for = o.scheduled_for
     RETURNING r.run_id, r.scheduled_for, r.attempt, o.started_at, r.due_at, r.trigger, r.region,
-              r.tier
+              r.tier, r.tenant_id
 )
 UPDATE run_attempts a SET started_at = s.started_at
 FROM started s
 WHERE a.run_id = s.run_id AND a.scheduled_for = s.scheduled_for AND a.attempt = s.attempt
 RETURNING s.region, s.tier, s.run_id, s.scheduled_for,
+    EXISTS (SELECT FROM webhook_endpoints w
+            WHERE w.tenant_id = s.tenant_id AND w.enabled AND 'run.late' = ANY(w.events)) AS is_heard,
     CASE WHEN s.trigger <> 'backfill' AND (s.attempt = 1 OR NOT EXISTS (
              SELECT FROM run_attempts e
              WHERE e.run_id = s.run_id AND e.scheduled_for = s.scheduled_for

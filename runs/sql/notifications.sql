@@ -143,6 +143,14 @@ WITH taken AS MATERIALIZED (
 )
 SELECT (SELECT count(*) FROM taken) AS messages, (SELECT count(*) FROM made) AS deliveries;
 
+-- name: notifier_lag
+-- How long the oldest message waits that was not fanned out, or not tried at any receiver.
+-- Index: outbox_unsent, deliveries_untried.
+SELECT COALESCE(extract(epoch FROM now() - LEAST(
+           (SELECT created_at FROM outbox WHERE sent_at IS NULL ORDER BY id LIMIT 1),
+           (SELECT min(created_at) FROM notification_deliveries
+            WHERE status = 'pending' AND attempts = 0))), 0)::float8 AS lag_s;
+
 -- name: try_notifier_lock
 -- One scheduler claims at a time: the number under way is counted before it is added to.
 SELECT pg_try_advisory_xact_lock(hashtext('notifier')) AS is_ours;
@@ -222,7 +230,7 @@ SET claim_used = true, attempts = d.attempts + 1,
 FROM outbox o
 WHERE d.delivery_id = %(delivery_id)s AND d.claim = %(claim)s AND NOT d.claim_used
   AND d.status = 'pending' AND d.next_attempt_at > now() AND o.id = d.message_id
-RETURNING d.delivery_id, d.tenant_id, d.webhook_id, d.attempts, d.try_until, o.message_id, o.event,
+RETURNING d.delivery_id, d.tenant_id, d.webhook_id, d.attempts, d.attempts_before, d.try_until, o.message_id, o.event,
           o.payload, o.created_at;
 
 -- name: report_delivery
