@@ -177,12 +177,12 @@ def _send_email(row: Any) -> Sent:
 
 
 def _report(row: Any, claim: UUID, sent: Sent, endpoint: WebhookEndpoint | None) -> str:
-    result = sent.result
+    result, attempts = sent.result, row.attempts - row.attempts_before
     with transaction.atomic():
         now = database_now()
         following = next_of_delivery(
             result,
-            attempts=row.attempts - row.attempts_before,
+            attempts=attempts,
             now=now,
             try_until=row.try_until,
             random_unit=random.random(),
@@ -206,7 +206,7 @@ def _report(row: Any, claim: UUID, sent: Sent, endpoint: WebhookEndpoint | None)
             error=result.error,
         )
         if endpoint is not None:
-            _note_health(endpoint, result, now)
+            _note_health(endpoint, result, attempts, now)
     count("notification_attempts_total", status="delivered" if result.succeeded else "failed")
     if not written:
         return "too late"
@@ -217,14 +217,16 @@ def _report(row: Any, claim: UUID, sent: Sent, endpoint: WebhookEndpoint | None)
     return following.status.value if result.succeeded else f"{following.status}: {result.error}"
 
 
-def _note_health(endpoint: WebhookEndpoint, result: AttemptResult, now: datetime) -> None:
+def _note_health(
+    endpoint: WebhookEndpoint, result: AttemptResult, attempts: int, now: datetime
+) -> None:
     webhook_id = endpoint.webhook_id
     if result.succeeded:
         store.execute("note_endpoint_success", webhook_id=webhook_id)
         return
     store.execute("note_endpoint_failure", webhook_id=webhook_id)
     endpoint.refresh_from_db(fields=["failing_since"])
-    reason = switch_off(result, failing_since=endpoint.failing_since, now=now)
+    reason = switch_off(result, attempts=attempts, failing_since=endpoint.failing_since, now=now)
     if reason is None:
         return
     rows = store.fetch(

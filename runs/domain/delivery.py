@@ -14,6 +14,9 @@ JITTER: Final = 0.2
 TRY_FOR: Final = timedelta(hours=24)
 # An endpoint at which nothing has succeeded for so long is switched off.
 SWITCH_OFF_AFTER: Final = timedelta(days=3)
+# Of the message that fails at that moment: one hiccup, days after another that nothing followed, is
+# no outage of days.
+SWITCH_OFF_ATTEMPTS: Final = 5
 # A receiver may ask for a longer wait (Retry-After), up to this.
 LONGEST_ASKED_WAIT_S: Final = 3_600.0
 # The status by which a receiver says that it wants no more (Standard Webhooks).
@@ -78,17 +81,20 @@ def next_of_delivery(
 
 
 def switch_off(
-    result: AttemptResult, *, failing_since: datetime | None, now: datetime
+    result: AttemptResult, *, attempts: int, failing_since: datetime | None, now: datetime
 ) -> EndpointOff | None:
     """Whether, and why, the endpoint is switched off after an attempt.
 
-    `failing_since`: the first failure after its last success, this attempt's included.
+    `attempts`: how often this message has been tried. `failing_since`: the first failure after the
+    endpoint's last success, this attempt's included.
     """
     if result.succeeded:
         return None
     if result.status_code == GONE:
         return EndpointOff.GONE
-    if failing_since is not None and now - failing_since >= SWITCH_OFF_AFTER:
+    if failing_since is None or attempts < SWITCH_OFF_ATTEMPTS:
+        return None
+    if now - failing_since >= SWITCH_OFF_AFTER:
         return EndpointOff.FAILING
     return None
 

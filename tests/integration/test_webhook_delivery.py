@@ -413,6 +413,8 @@ def test_an_endpoint_that_failed_for_three_days_is_switched_off_and_its_tenant_w
     message(tenant)
     message(tenant)
     hook.answer = answering(500)
+    fan_out_once()
+    NotificationDelivery.objects.update(attempts=4)
     assert attempt() == ["pending: status"]
     endpoint.refresh_from_db()
     assert (endpoint.enabled, endpoint.off_reason) == (False, "failing")

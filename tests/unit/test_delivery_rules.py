@@ -1,6 +1,8 @@
 """What follows an attempt to deliver, when an endpoint is given up, and when a job rests."""
 
+import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -72,19 +74,29 @@ def test_what_follows_an_attempt(
 
 
 @pytest.mark.parametrize(
-    ("result", "since", "expected"),
+    ("result", "attempts", "since", "expected"),
     [
-        (AttemptResult(status_code=200), NOW - SWITCH_OFF_AFTER, None),
-        (FAILURE, None, None),
-        (FAILURE, NOW - SWITCH_OFF_AFTER + timedelta(seconds=1), None),
-        (FAILURE, NOW - SWITCH_OFF_AFTER, EndpointOff.FAILING),
-        (AttemptResult(status_code=410, error="gone"), NOW, EndpointOff.GONE),
+        (AttemptResult(status_code=200), 5, NOW - SWITCH_OFF_AFTER, None),
+        (FAILURE, 5, None, None),
+        (FAILURE, 5, NOW - SWITCH_OFF_AFTER + timedelta(seconds=1), None),
+        (FAILURE, 4, NOW - SWITCH_OFF_AFTER, None),
+        (FAILURE, 5, NOW - SWITCH_OFF_AFTER, EndpointOff.FAILING),
+        (AttemptResult(status_code=410, error="gone"), 1, NOW, EndpointOff.GONE),
     ],
 )
 def test_when_an_endpoint_is_switched_off(
-    result: AttemptResult, since: datetime | None, expected: EndpointOff | None
+    result: AttemptResult, attempts: int, since: datetime | None, expected: EndpointOff | None
 ) -> None:
-    assert switch_off(result, failing_since=since, now=NOW) == expected
+    assert switch_off(result, attempts=attempts, failing_since=since, now=NOW) == expected
+
+
+def test_the_page_has_the_waits_as_they_are() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "notifications.md").read_text()
+    (row,) = re.findall(r"^\| wait \|(.*)\|$", page, re.M)
+    units = {"s": 1, "min": 60, "h": 3_600}
+    waits = [cell.split() for cell in row.split("|")]
+    assert tuple(int(number) * units[unit] for number, unit in waits) == WAITS_S
+    assert len(waits_until_given_up(0.5)) + 1 == 20
 
 
 @pytest.mark.parametrize(
