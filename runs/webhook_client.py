@@ -11,7 +11,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,10 +30,9 @@ from runs.domain.webhook_address import (
 # As much of an answer as is read; of that so much is kept for the log.
 _MOST_READ: Final = 65_536
 _KEPT: Final = 1_024
-# Look-ups have no time-out of their own and can't be interrupted: they wait in threads apart, and
-# who waits longer goes on without.
-_LOOK_UPS: Final = ThreadPoolExecutor(max_workers=32, thread_name_prefix="webhook-look-up")
 _MOST_LOOK_UP_S: Final = 5.0
+# Look-ups that may hang at once, each of another name.
+_MOST_LOOK_UPS: Final = 256
 
 
 @dataclass(frozen=True)
@@ -53,15 +52,55 @@ class _RefusedError(Exception):
     """The name leads to an address that may not be reached."""
 
 
+class _LookUps:
+    """Look-ups under way. They have no time-out of their own and can't be interrupted, so each has
+    a thread apart, and who waits longer goes on without. One a name: a name server that never
+    answers holds one thread, however many messages go there.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._under_way: dict[tuple[str, int], Future[list[Any]]] = {}
+
+    def ask(self, host: str, port: int) -> Future[list[Any]]:
+        """The look-up of this name: a new one, or the one that is under way."""
+        key = (host, port)
+        with self._lock:
+            if key in self._under_way:
+                return self._under_way[key]
+            if len(self._under_way) >= _MOST_LOOK_UPS:
+                raise LookUpError("too many look-ups wait for an answer")
+            future = self._under_way[key] = Future()
+        # A daemon: a process that ends doesn't wait for a name server.
+        threading.Thread(
+            target=self._resolve, args=(key, future), name="webhook-look-up", daemon=True
+        ).start()
+        return future
+
+    def _resolve(self, key: tuple[str, int], future: Future[list[Any]]) -> None:
+        try:
+            found = socket.getaddrinfo(*key, type=socket.SOCK_STREAM)
+        except Exception as error:
+            outcome: Exception | list[Any] = error
+        else:
+            outcome = found
+        with self._lock:
+            del self._under_way[key]
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+
+_LOOK_UPS: Final = _LookUps()
+
+
 def look_up(host: str, port: int, timeout_s: float) -> list[str]:
     """Return all addresses of a name, in the order to try; raises LookUpError."""
-    future: Future[list[Any]] = _LOOK_UPS.submit(
-        socket.getaddrinfo, host, port, type=socket.SOCK_STREAM
-    )
+    future = _LOOK_UPS.ask(host, port)
     try:
         found = future.result(timeout=min(timeout_s, _MOST_LOOK_UP_S))
     except FutureTimeoutError:
-        future.cancel()
         raise LookUpError("no answer in time") from None
     except (OSError, UnicodeError) as error:
         raise LookUpError(str(error)) from error

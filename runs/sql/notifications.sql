@@ -14,10 +14,13 @@ SELECT r.tenant_id, e.event, r.run_id, r.job_id,
 FROM unnest(%(run_ids)s::uuid[], %(scheduled_fors)s::timestamptz[]) AS u(run_id, scheduled_for)
 JOIN runs r ON r.run_id = u.run_id AND r.scheduled_for = u.scheduled_for
 CROSS JOIN LATERAL (
+    SELECT array_agg(event) AS events
+    FROM webhook_endpoints w CROSS JOIN unnest(w.events) AS event
+    WHERE w.tenant_id = r.tenant_id AND w.enabled
+) wanted
+CROSS JOIN LATERAL (
     SELECT 'run.' || r.status AS event
-    WHERE r.status IN ('succeeded', 'failed', 'skipped')
-      AND EXISTS (SELECT FROM webhook_endpoints w
-                  WHERE w.tenant_id = r.tenant_id AND w.enabled AND 'run.' || r.status = ANY(w.events))
+    WHERE r.status IN ('succeeded', 'failed', 'skipped') AND 'run.' || r.status = ANY(wanted.events)
     UNION ALL
     SELECT 'internal.job_failed'
     WHERE r.status = 'failed'
@@ -27,8 +30,7 @@ CROSS JOIN LATERAL (
     UNION ALL
     SELECT 'run.late'
     WHERE r.started_at > r.due_at + interval '1 second' AND r.trigger IN ('schedule', 'manual', 'replay')
-      AND EXISTS (SELECT FROM webhook_endpoints w
-                  WHERE w.tenant_id = r.tenant_id AND w.enabled AND 'run.late' = ANY(w.events))
+      AND 'run.late' = ANY(wanted.events)
       AND EXISTS (SELECT FROM jobs j
                   WHERE j.job_id = r.job_id
                     AND r.started_at > r.due_at + make_interval(secs => j.late_after_s))

@@ -161,6 +161,66 @@ def test_a_ping_and_a_redelivery_arrive_under_one_id(alice: ApiClient, settings:
         assert detail["attempt_log"][1]["answer"] == "not now"
 
 
+def test_a_strangers_webhook_and_a_delivery_of_another_one_are_not_found(
+    alice: ApiClient, bob: ApiClient, acme: Tenant
+) -> None:
+    theirs, mine = register(bob)["webhook_id"], register(alice)["webhook_id"]
+    second = register(alice)["webhook_id"]
+    bob.post(f"/v1/webhooks/{theirs}/ping")
+    alice.post(f"/v1/webhooks/{second}/ping")
+    fan_out_once()
+    NotificationDelivery.objects.update(status="failed", next_attempt_at=None, finished_at=Now())
+    of_theirs = NotificationDelivery.objects.get(webhook=theirs).pk
+    of_second = NotificationDelivery.objects.get(webhook=second).pk
+    before = list(WebhookEndpoint.objects.order_by("pk").values())
+    calls = [
+        alice.get(f"/v1/webhooks/{theirs}"),
+        alice.patch(f"/v1/webhooks/{theirs}", {"url": "https://mine.example/"}),
+        alice.delete(f"/v1/webhooks/{theirs}"),
+        alice.post(f"/v1/webhooks/{theirs}/secret"),
+        alice.post(f"/v1/webhooks/{theirs}/secret/rotate"),
+        alice.post(f"/v1/webhooks/{theirs}/ping"),
+        alice.get(f"/v1/webhooks/{theirs}/deliveries"),
+        alice.get(f"/v1/webhooks/{theirs}/deliveries/{of_theirs}"),
+        alice.post(f"/v1/webhooks/{theirs}/deliveries/{of_theirs}/redeliver"),
+        alice.get(f"/v1/webhooks/{mine}/deliveries/{of_theirs}"),
+        alice.post(f"/v1/webhooks/{mine}/deliveries/{of_theirs}/redeliver"),
+        alice.get(f"/v1/webhooks/{mine}/deliveries/{of_second}"),
+        alice.post(f"/v1/webhooks/{mine}/deliveries/{of_second}/redeliver"),
+    ]
+    for answer in calls:
+        assert_problem(answer, 404, "not_found")
+    assert list(WebhookEndpoint.objects.order_by("pk").values()) == before
+    assert set(NotificationDelivery.objects.values_list("status", flat=True)) == {"failed"}
+
+
+def test_a_change_of_the_url_is_judged_as_a_new_one(alice: ApiClient) -> None:
+    path = f"/v1/webhooks/{register(alice)['webhook_id']}"
+    answer = alice.patch(path, {"url": "https://inside.acme.example/"})
+    assert_problem(answer, 400, "invalid_request")
+    assert alice.get(path).json()["url"] == URL
+
+
+def test_a_redelivery_begins_its_waits_anew(alice: ApiClient, settings: Any) -> None:
+    settings.WEBHOOK_ALLOW_PRIVATE = settings.WEBHOOK_ALLOW_HTTP = True
+    with receiver() as hook:
+        hook.answer = answering(500)
+        path = f"/v1/webhooks/{register(alice, url=hook.url)['webhook_id']}"
+        alice.post(f"{path}/ping")
+        fan_out_once()
+        NotificationDelivery.objects.update(
+            status="failed", attempts=20, next_attempt_at=None, finished_at=Now()
+        )
+        pk = NotificationDelivery.objects.get().pk
+        alice.post(f"{path}/deliveries/{pk}/redeliver")
+        NotificationDelivery.objects.update(next_attempt_at=Now() - timedelta(minutes=1))
+        assert [deliver(r.delivery_id, r.claim) for r in claim_deliveries()] == ["pending: status"]
+    row = NotificationDelivery.objects.get()
+    assert row.attempts == 21
+    assert row.next_attempt_at is not None
+    assert (row.next_attempt_at - row.try_until).total_seconds() + 86_400 < 10
+
+
 def test_a_deleted_webhook_is_gone_with_its_secret(alice: ApiClient) -> None:
     path = f"/v1/webhooks/{register(alice)['webhook_id']}"
     alice.post(f"{path}/ping")

@@ -4,7 +4,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 
 from jobs.domain.spec import JobChanges
 from jobs.models import Job
@@ -49,19 +50,19 @@ def end(run: Run, outcome: OutcomeCode = OutcomeCode.SUCCEEDED, **fields: Any) -
 
 
 def complete(session: Any, leased: Leased, outcome: OutcomeCode, **fields: Any) -> None:
-    leases.complete(
-        session,
-        "node-1",
-        [
-            Completion(
-                run_id=leased.run_id,
-                scheduled_for=leased.scheduled_for,
-                job_id=leased.job_id,
-                fence=leased.fence,
-                outcome=Outcome(outcome, permanent=False, counts_as_attempt=True, message=""),
-                **fields,
-            )
-        ],
+    leases.complete(session, "node-1", [completion(leased, outcome, **fields)])
+
+
+def completion(
+    leased: Leased, outcome: OutcomeCode = OutcomeCode.SUCCEEDED, **fields: Any
+) -> Completion:
+    return Completion(
+        run_id=leased.run_id,
+        scheduled_for=leased.scheduled_for,
+        job_id=leased.job_id,
+        fence=leased.fence,
+        outcome=Outcome(outcome, permanent=False, counts_as_attempt=True, message=""),
+        **fields,
     )
 
 
@@ -102,6 +103,56 @@ def test_nothing_is_owed_where_nobody_listens() -> None:
     for tenant in (deaf, off, other):
         end(make_run(make_job(tenant)))
     assert not OutboxMessage.objects.exists()
+
+
+def test_whoever_is_not_told_pays_no_statement() -> None:
+    """Starts, however late, and ends: nothing is written, and nothing asked by itself."""
+    deaf, off, job_counts = make_tenant(), make_tenant(), make_tenant()
+    make_endpoint(off, *ALL, enabled=False)
+    session = make_session()
+    leased = [
+        start(make_run(make_job(tenant, late_after_s=1), due_in_s=-30), session)
+        for tenant in (deaf, off)
+    ]
+    at = database_now()
+    with CaptureQueriesContext(connection) as statements:
+        leases.record_starts(
+            session, [Start(one.run_id, one.scheduled_for, one.fence, at) for one in leased]
+        )
+        complete(session, leased[0], OutcomeCode.SUCCEEDED)
+        complete(session, leased[1], OutcomeCode.NON_ZERO_EXIT)
+    assert [one["sql"] for one in statements if "INSERT INTO outbox" in one["sql"]] == []
+    asked = [one["sql"] for one in statements if "webhook_endpoints" in one["sql"]]
+    assert len(asked) == 3  # the statements that were there anyway
+    counting = start(make_run(make_job(job_counts, auto_pause_after=3)), session)
+    with CaptureQueriesContext(connection) as statements:
+        complete(session, counting, OutcomeCode.NON_ZERO_EXIT)
+    assert len([one for one in statements if "INSERT INTO outbox" in one["sql"]]) == 1
+
+
+def test_a_batch_of_ends_costs_those_who_are_told_one_statement(acme: Tenant) -> None:
+    session = make_session()
+    leased = [start(make_run(make_job(acme)), session) for _ in range(20)]
+    with CaptureQueriesContext(connection) as statements:
+        leases.complete(session, "node-1", [completion(one) for one in leased])
+    assert len([one for one in statements if "INSERT INTO outbox" in one["sql"]]) == 1
+    assert owed(acme) == ["run.succeeded"] * 20
+
+
+def test_a_run_that_is_replaced_is_owed(acme: Tenant) -> None:
+    """Both ways to give way: one that waited and was never begun, and one that came too late."""
+    job = make_job(acme, overlap="replace")
+    session = make_session()
+    start(make_run(job, due_in_s=-30), session)
+    for due_in_s in (-20, -10):
+        run = make_run(job, due_in_s=due_in_s)
+        leases.go(session, "node-1", [go_request(lease(run, session))])
+    late = make_run(job, due_in_s=-25)
+    leases.go(session, "node-1", [go_request(lease(late, session))])
+    messages = OutboxMessage.objects.filter(event="run.skipped").order_by("id")
+    assert [m.payload["skip_reason"] for m in messages] == ["replaced", "replaced"]
+    assert messages[1].run_id == late.run_id
+    assert owed(acme) == ["run.skipped"] * 2
 
 
 def test_word_of_an_end_that_is_undone_is_not_owed(acme: Tenant) -> None:
