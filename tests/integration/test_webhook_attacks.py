@@ -184,7 +184,7 @@ def test_an_escaped_line_end_stays_escaped(hook: Receiver, private: None) -> Non
 # --- holding us up --------------------------------------------------------------------------------
 
 
-def _until_cut(write: Callable[[BaseHTTPRequestHandler], None], first: bytes) -> Any:
+def _until_cut(write: Callable[[BaseHTTPRequestHandler], object], first: bytes) -> Any:
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.wfile.write(first)
         for _ in range(100_000):
