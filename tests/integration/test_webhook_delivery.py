@@ -1,9 +1,14 @@
 """Deliveries to a real receiver: signed, tried again, bounded, claimed once, and logged."""
 
+import os
+import re
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -17,8 +22,10 @@ from runs.models import DeliveryAttempt, NotificationDelivery, OutboxMessage, We
 from runs.notifications import fan_out_once
 from runs.webhook_delivery import claim_deliveries, deliver, notify_once
 from scheduler_project.lib.sealing import seal
+from scheduler_project.stack.ports import first_free, is_free
 from tenants.models import Tenant
 from tests.support.factories import database_now, make_tenant
+from tests.support.polling import poll
 from tests.support.webhooks import (
     SECRET,
     Receiver,
@@ -449,3 +456,42 @@ def test_an_e_mail_that_is_refused_is_tried_again(hook: Receiver, settings: Any)
     due_now()
     assert attempt() == ["delivered"]
     assert mail.outbox[0].subject == "Job paused after 3 failures: a Bcc: b@example.com"
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+def test_the_receiver_of_the_page_takes_what_is_sent_and_refuses_what_is_not(
+    settings: Any, tmp_path: Path
+) -> None:
+    """Its code, as it stands there, in a process of its own."""
+    page = (Path(__file__).parents[2] / "docs" / "notifications.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    program = tmp_path / "receiver.py"
+    program.write_text(code)
+    port = first_free(29_000)
+    environment = {**os.environ, "WEBHOOK_SECRET": SECRET, "PORT": str(port)}
+    tenant = make_tenant()
+    make_endpoint(tenant, url=f"http://127.0.0.1:{port}/")
+    with (
+        (tmp_path / "printed").open("w") as printed,
+        subprocess.Popen([sys.executable, program], env=environment, stdout=printed,
+                         stderr=subprocess.DEVNULL) as process,
+    ):  # fmt: skip
+        try:
+            poll(lambda: not is_free(port), 20, "the receiver listens")
+            owed = message(tenant)
+            assert attempt() == ["delivered"]
+            NotificationDelivery.objects.update(
+                status="pending",
+                next_attempt_at=database_now() - timedelta(minutes=1),
+                finished_at=None,
+            )
+            assert attempt() == ["delivered"]  # the second time it does nothing
+            WebhookEndpoint.objects.update(secret=seal(OTHER_SECRET))
+            message(tenant)
+            assert attempt() == ["pending: status"]
+        finally:
+            process.terminate()
+    assert (tmp_path / "printed").read_text() == f"run.failed {owed.payload['run_id']}\n"
+    assert DeliveryAttempt.objects.latest("pk").status_code == 401
