@@ -158,8 +158,9 @@ SELECT COALESCE(extract(epoch FROM now() - LEAST(
 SELECT pg_try_advisory_xact_lock(hashtext('notifier')) AS is_ours;
 
 -- name: claim_deliveries
--- Claim what is due, receiver by receiver: to each as many as its share allows, those that are well
--- first, and of each the first before anybody's second. A claim is a token with an end: a delivery
+-- Claim what is due: of each receiver as many as its share allows, of a tenant half of all slots at
+-- most; those that are well first, and next whose tenant has least under way. A slow receiver holds
+-- its slots for long without ever failing: the next free one goes to somebody else. A claim is a token with an end: a delivery
 -- that nobody has reported on by then is due again.
 -- Receivers are found by skipping along the index, so that one with a million waiting costs a look.
 -- Guard: pending and due under the lock. Index: deliveries_due.
@@ -172,7 +173,9 @@ WITH RECURSIVE targets AS (
             ORDER BY d.target_id LIMIT 1)
     FROM targets t WHERE t.target_id IS NOT NULL
 ), standing AS MATERIALIZED (
-    SELECT t.target_id, w.failing_since IS NOT NULL AS is_failing,
+    -- An e-mail's target is the tenant itself.
+    SELECT t.target_id, COALESCE(w.tenant_id, t.target_id) AS tenant_id,
+           w.failing_since IS NOT NULL AS is_failing,
            (SELECT count(*) FROM notification_deliveries d
             WHERE d.target_id = t.target_id AND d.status = 'pending' AND d.claim IS NOT NULL
               AND d.next_attempt_at > now()) AS under_way
@@ -183,10 +186,14 @@ WITH RECURSIVE targets AS (
     SELECT %(slots)s - COALESCE(sum(under_way), 0) AS free,
            %(slots)s / 2 - COALESCE(sum(under_way) FILTER (WHERE is_failing), 0) AS free_for_failing
     FROM standing
+), of_tenant AS MATERIALIZED (
+    SELECT tenant_id, sum(under_way) AS under_way FROM standing GROUP BY tenant_id
 ), due AS MATERIALIZED (
-    SELECT d.delivery_id, d.rank, s.is_failing,
-           row_number() OVER (PARTITION BY s.is_failing ORDER BY d.rank, d.next_attempt_at) AS place
+    SELECT d.delivery_id, d.next_attempt_at, s.is_failing,
+           o.under_way + row_number() OVER (PARTITION BY s.tenant_id
+                                            ORDER BY s.is_failing, d.rank, d.next_attempt_at) AS turn
     FROM standing s
+    JOIN of_tenant o ON o.tenant_id = s.tenant_id
     CROSS JOIN LATERAL (
         SELECT o.delivery_id, o.next_attempt_at, row_number() OVER (ORDER BY o.next_attempt_at) AS rank
         FROM (SELECT delivery_id, next_attempt_at FROM notification_deliveries
@@ -197,9 +204,11 @@ WITH RECURSIVE targets AS (
     ) d
 ), chosen AS MATERIALIZED (
     SELECT d.delivery_id
-    FROM due d CROSS JOIN total
+    FROM (SELECT *, row_number() OVER (PARTITION BY is_failing ORDER BY turn, next_attempt_at) AS place
+          FROM due WHERE turn <= %(slots)s / 2) d
+    CROSS JOIN total
     WHERE NOT d.is_failing OR d.place <= total.free_for_failing
-    ORDER BY d.is_failing, d.rank
+    ORDER BY d.is_failing, d.turn, d.next_attempt_at
     LIMIT (SELECT GREATEST(0, free) FROM total)
 ), locked AS MATERIALIZED (
     SELECT d.delivery_id FROM notification_deliveries d

@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from django.db.models.functions import Now
 
 from runs import webhook_client
 from runs.domain.webhook_address import AddressPolicy
@@ -329,6 +330,33 @@ def test_a_thousand_messages_to_a_slow_receiver_beside_a_quick_one(
             else:
                 under_way.append(row.delivery_id)
     assert (len(hook.received), len(under_way)) == (20, 4)
+
+
+def test_webhooks_that_answer_slowly_and_well_hold_no_more_than_half_of_the_slots(
+    private: None, settings: Any
+) -> None:
+    """Nothing fails there, so nothing slows them down but their tenant's share."""
+    settings.NOTIFICATION_SLOTS, settings.WEBHOOK_CONCURRENCY = 32, 4
+    hostile, second = make_tenant(), make_tenant()
+    for tenant in (hostile, second):
+        for _ in range(20):
+            make_endpoint(tenant)
+        owe(tenant, 10)
+    claimed = [row.delivery_id for row in claim_deliveries()]
+    by_tenant = [
+        NotificationDelivery.objects.filter(pk__in=claimed, tenant=tenant).count()
+        for tenant in (hostile, second)
+    ]
+    assert by_tenant == [16, 16]
+    # All is taken; the first slot that becomes free goes to who has none.
+    other = make_endpoint(make_tenant())
+    owe(other.tenant, 3)
+    assert claim_deliveries() == []
+    NotificationDelivery.objects.filter(pk=claimed[0]).update(
+        status="delivered", claim=None, next_attempt_at=None, finished_at=Now()
+    )
+    (row,) = claim_deliveries()
+    assert NotificationDelivery.objects.get(pk=row.delivery_id).tenant == other.tenant
 
 
 def test_a_tenant_with_many_webhooks_that_hang_leaves_half_of_the_slots(
