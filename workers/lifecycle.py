@@ -12,7 +12,6 @@ from uuid import UUID, uuid4
 
 from celery.signals import celeryd_after_setup, worker_shutdown, worker_shutting_down
 from django.conf import settings
-from django.core.exceptions import ImproperlyConfigured
 
 from runs import transport
 from runs.leases import SessionOffer
@@ -120,7 +119,7 @@ def open_worker(sender: str, instance: Any, **_: Any) -> None:
 def _open_notifier() -> None:
     try:
         refuse_unsound_start()
-    except ImproperlyConfigured as error:
+    except Exception as error:
         logging.getLogger(__name__).critical("the notifier can't start", exc_info=True)
         raise SystemExit(1) from error
     serve_metrics()

@@ -1,15 +1,22 @@
 """What a hostile owner of a webhook may try: reach into our network, hold us up, starve others."""
 
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler
 from ipaddress import ip_network
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from django.db.models.functions import Now
 
 from runs import webhook_client
@@ -374,3 +381,63 @@ def test_a_tenant_with_many_webhooks_that_hang_leaves_half_of_the_slots(
     owe(other.tenant, 3)
     claimed = [row.delivery_id for row in claim_deliveries()]
     assert NotificationDelivery.objects.filter(pk__in=claimed, webhook=other).count() == 3
+
+
+# --- TLS ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
+    """A server's context for `hooks.acme.test`, whose maker the client trusts."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hooks.acme.test")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("hooks.acme.test")]), False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = tmp_path / "server.pem"
+    pem.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        + certificate.public_bytes(serialization.Encoding.PEM)
+    )
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(pem)
+    client = ssl.create_default_context(cafile=str(pem))
+    monkeypatch.setattr(webhook_client, "_tls", lambda: client)
+    return server
+
+
+@pytest.mark.parametrize(
+    ("host", "error"), [("hooks.acme.test", ""), ("other.acme.test", "certificate")]
+)
+def test_tls_is_spoken_under_the_name_to_the_judged_address(
+    authority: ssl.SSLContext, host: str, error: str
+) -> None:
+    asked_for: list[str | None] = []
+    authority.sni_callback = lambda _, name, __: asked_for.append(name)
+    with receiver(tls=authority) as hook:
+        sent = webhook_client.send(
+            f"https://{host}:{hook.port}/hook",
+            b"{}",
+            {},
+            policy=AddressPolicy(allow_private=True),
+            timeout_s=5,
+            resolve=lambda *_: ["127.0.0.1"],
+        )
+    assert sent.result.error == error, sent
+    assert asked_for == [host]
+    assert [got.headers["host"] for got in hook.received] == (
+        [] if error else [f"{host}:{hook.port}"]
+    )

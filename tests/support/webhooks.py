@@ -1,6 +1,7 @@
 """Endpoints for tests, and a receiver that checks signatures as a customer would."""
 
 import json
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -102,7 +103,7 @@ class Receiver:
 
 
 @contextmanager
-def receiver(port: int = 0) -> Iterator[Receiver]:
+def receiver(port: int = 0, tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
     """A receiver on a free port, or on the given one, until the block ends."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -123,6 +124,8 @@ def receiver(port: int = 0) -> Iterator[Receiver]:
             return  # whom we hang up on
 
     server = Server(("127.0.0.1", port), Handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     here = Receiver(server.server_address[1])
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
