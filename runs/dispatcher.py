@@ -23,6 +23,7 @@ from runs.domain.placement import (
     room_for,
 )
 from runs.domain.state import RunStatus
+from runs.notifications import note_run_ends
 from runs.run_metrics import count_final
 from scheduler_project.lib.metrics import count
 
@@ -66,6 +67,7 @@ def expire_once() -> dict[str, int]:
     with transaction.atomic():
         store.lock_guards(row.job_id for row in late)
         expired = store.fetch("expire_runs", **store.columns(late, "run_id", "scheduled_for"))
+        note_run_ends(expired)
         store.release_guards((row.job_id, row.run_id) for row in expired)
     count_final(RunStatus.SKIPPED, len(expired))
     return {"expired": len(expired)}

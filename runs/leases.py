@@ -30,6 +30,7 @@ from runs.domain.overlap import (
 )
 from runs.domain.run_id import scheduled_for_of
 from runs.domain.state import FINAL, RunStatus
+from runs.notifications import LEAST_LATE_S, note_run_ends
 from runs.run_metrics import count_endings, count_final, count_starts
 from runs.store import RunEventRow
 from scheduler_project.lib.events import emit
@@ -449,6 +450,7 @@ def _write_go(floor: _Floor, node: str) -> list[Any]:
         )
         # One that was too late may hold the guard, passed to it while it was blocked.
         store.release_guards((request.job_id, request.run_id) for request in skipped)
+    note_run_ends([*skipped, *(run for run in replaced if run.finished_at is not None)])
     return replaced
 
 
@@ -483,9 +485,12 @@ class Start:
 
 def record_starts(session_id: UUID, starts: Sequence[Start]) -> int:
     """Note when containers started; a run that is not ours under that fence is left alone."""
-    rows = store.fetch_of_runs(
-        "record_starts", starts, "fence", "started_at", session_id=session_id
-    )
+    with transaction.atomic():
+        rows = store.fetch_of_runs(
+            "record_starts", starts, "fence", "started_at", session_id=session_id
+        )
+        # Most are on time, or nobody asked to be told: they cost nothing here.
+        note_run_ends(row for row in rows if row.is_heard and (row.lag_s or 0) > LEAST_LATE_S)
     count_starts(rows)
     return len(rows)
 
@@ -542,6 +547,7 @@ def _complete(
                 judged = replace(completion, outcome=_judged(completion, row))
                 taken.append((judged, row, _ending(judged, row)))
         _write_endings(session_id, node, taken)
+        note_run_ends(row for _, row, end in taken if row.is_heard and end.status in FINAL)
         _record_stale(session_id, completions, answers, rows)
     count_endings(taken)
     return answers

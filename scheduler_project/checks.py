@@ -83,6 +83,32 @@ def check_fence_guard(
     ]
 
 
+@register("scheduler")
+def check_webhook_addresses(
+    app_configs: Sequence[AppConfig] | None = None, **_: Any
+) -> list[CheckMessage]:
+    """E006, E007: webhooks don't reach into our own network, and a claim outlasts its attempt."""
+    problems: list[CheckMessage] = []
+    if settings.WEBHOOK_ALLOW_PRIVATE and settings.HTTPS:
+        problems.append(
+            Error(
+                "WEBHOOK_ALLOW_PRIVATE lets customers send requests into this network.",
+                hint="It is for development and tests, where HTTPS is off: unset it.",
+                id="scheduler.E006",
+            )
+        )
+    if settings.NOTIFICATION_CLAIM_S < settings.WEBHOOK_TIMEOUT_S + 5:
+        problems.append(
+            Error(
+                f"NOTIFICATION_CLAIM_S ({settings.NOTIFICATION_CLAIM_S:g}) must be 5 s above "
+                f"WEBHOOK_TIMEOUT_S ({settings.WEBHOOK_TIMEOUT_S:g}) at least.",
+                hint="Else a delivery is claimed again while its attempt is under way.",
+                id="scheduler.E007",
+            )
+        )
+    return problems
+
+
 @register(Tags.database)
 def check_partitions(
     app_configs: Sequence[AppConfig] | None = None,

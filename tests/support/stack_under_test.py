@@ -56,6 +56,7 @@ class StackUnderTest:
         warden: bool = True,
         api: bool = True,
         api_processes: int = 1,
+        notifier: bool = False,
         env: Mapping[str, str] | None = None,
         database: Mapping[str, str] | None = None,
     ) -> None:
@@ -97,8 +98,10 @@ class StackUnderTest:
         self.warden = self._process(
             "warden", programs.warden_command(deadlines, node, self.instance), role="worker"
         )
+        self.notifier = self._process("notifier", programs.notifier_command())
         self._wanted = [
             *([self.warden] if warden else []),
+            *([self.notifier] if notifier else []),
             *self.workers,
             *self.schedulers,
             *([self.api] if api else []),
@@ -156,7 +159,7 @@ class StackUnderTest:
         """End every process, remove every container and file. Never raises for a dead one."""
         self.client.close()
         self.other_client.close()
-        for process in [*self.schedulers, *self.workers, self.warden, self.api]:
+        for process in [*self.schedulers, *self.workers, self.warden, self.notifier, self.api]:
             process.kill()
         self.redis.kill()
         self.postgres.discard()
