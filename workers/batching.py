@@ -78,6 +78,11 @@ class Batcher(Generic[Item, Answer]):
         """Ask and wait for the answer. Raises UnknownOutcome."""
         return self.submit(item).result()
 
+    @property
+    def gather_s(self) -> float:
+        """How long others may join the batch that opens next."""
+        return max(self._gather_s, min(self._took_s * _GATHER_PART, _LONGEST_GATHER_S))
+
     def _loop(self) -> None:
         while (request := self._requests.get()) is not None:
             batch = [request, *self._gather()]
@@ -88,9 +93,7 @@ class Batcher(Generic[Item, Answer]):
 
     def _gather(self) -> list[_Request[Item, Answer] | None]:
         gathered: list[_Request[Item, Answer] | None] = []
-        until = time.monotonic() + max(
-            self._gather_s, min(self._took_s * _GATHER_PART, _LONGEST_GATHER_S)
-        )
+        until = time.monotonic() + self.gather_s
         while len(gathered) < self._most - 1:
             try:
                 entry = self._requests.get(timeout=max(0.0, until - time.monotonic()))

@@ -1,6 +1,7 @@
 """Each hot statement uses the index it names, on tables that are large enough to matter."""
 
-from datetime import timedelta
+import re
+from datetime import date, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -8,7 +9,9 @@ import pytest
 from django.db import connection
 
 from runs import store
+from runs.leases import RunRef
 from runs.models import NotificationDelivery
+from runs.store import _of_their_day
 from tenants.models import Tenant
 from tests.support.factories import database_now, make_due_job, make_job, make_session, make_tenant
 from tests.support.webhooks import make_endpoint
@@ -162,6 +165,35 @@ def test_a_hot_statement_uses_its_index(statement: str, index: str, seeded: dict
 
     assert any(index in name for name in used), f"{sorted(used)} instead of {index}"
     assert not whole, f"reads {whole} as a whole"
+
+
+WORKERS_ASK = [
+    "place_runs", "lease_runs", "refused_runs", "read_runs_for_go", "go_runs", "record_starts",
+    "read_runs_for_completion", "complete_runs", "end_attempts", "hand_back_runs", "skip_runs",
+    "block_runs",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("statement", WORKERS_ASK)
+def test_what_workers_ask_of_one_day_names_no_table_of_all_days(statement: str) -> None:
+    """Else each batch is planned for every partition, many times the work itself."""
+    text = store.of_day(statement, date(2026, 12, 7))
+
+    assert re.search(r"\bruns_20261207 (AS )?r\b|\brun_attempts_20261207 AS a\b", text)
+    assert not re.search(r"\b(runs|run_attempts) (AS )?(r|a|e)\b", text)
+
+
+def test_runs_of_two_days_or_of_long_ago_are_asked_of_all_days() -> None:
+    now = database_now()
+    near, next_day, old = (
+        RunRef(uuid4(), at) for at in (now, now + timedelta(days=1), now - timedelta(days=9))
+    )
+
+    def of(*runs: RunRef) -> str:
+        return _of_their_day("lease_runs", runs)
+
+    assert of(near, near) == store.of_day("lease_runs", near.scheduled_for.date())
+    assert of(near, next_day) == of(old) == store.STATEMENTS["lease_runs"]
 
 
 def test_a_look_up_by_both_columns_visits_one_partition(seeded: dict[str, Any]) -> None:
