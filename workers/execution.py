@@ -12,9 +12,9 @@ from uuid import UUID
 
 from runs.domain.outcome import Outcome, OutcomeCode, StopReason, outcome
 from runs.leases import CompleteAnswer, Completion, GoAnswer, GoRequest, Leased, Refused
-from runs.wakeups import wake_dispatcher
 from scheduler_project.lib.events import emit
 from workers.environment import container_environment
+from workers.freezer import StartedContainer
 from workers.keeper import Keeper, LocalRun
 from workers.sandbox.base import (
     UNPRIVILEGED_USER,
@@ -37,6 +37,7 @@ _EARLY_PATIENCE_S = 2.0
 _TIMEOUT_GRACE_S = 1.0
 _CANCEL_GRACE_S = 5.0
 _KILL_RETRY_S = 1.0
+_FROZEN_LOOK_S = 0.1
 
 
 class GivenUp(Exception):
@@ -93,9 +94,7 @@ class _Story:
         except GivenUp:
             return "given up"
         finally:
-            if self._has_slot:
-                self._keeper.slots.release()
-                wake_dispatcher()
+            self._free_slot()
 
     def _steps(self) -> str:
         """The steps in order; a HandBack from any of them before the go gives the run back."""
@@ -144,6 +143,11 @@ class _Story:
             if time.monotonic() >= until:
                 raise HandBack("no free slot")
         self._has_slot = True
+
+    def _free_slot(self) -> None:
+        if self._has_slot:
+            self._has_slot = False
+            self._keeper.slots.release()
 
     def _readable_spec(self) -> ContainerSpec:
         try:
@@ -211,7 +215,7 @@ class _Story:
 
     def _run(self, handle: ContainerHandle) -> str:
         """After the go: start, wait, stop if need be, report."""
-        deadline = time.monotonic() + float(self._lease.task["timeout_s"])
+        began = time.monotonic()
         try:
             if not self._keeper.lease_is_current():
                 # Frozen since the go: the thread that enforces the deadline may wake after us.
@@ -219,16 +223,26 @@ class _Story:
             if self._local.stop.is_set():  # the lease ran out between the go and here
                 return self._report(*self._end_by_force(handle, self._stop_reason()))
             self._keeper.started(self._lease, self._sandbox.start(handle))
-            ended = self._sandbox.wait(
-                handle, self._local.stop, max(0.0, deadline - time.monotonic())
-            )
+            ended = self._wait(self._local.began(handle), began)
         except EngineUnreachable as error:
             # It may run or start later all the same: only its removal settles that.
             self._remove_for_sure(handle)
             return self._report(ContainerExit(exit_code=None), error.verdict)
         if ended is not None:
+            self._free_slot()  # the next may begin while the database is told of this one's end
             return self._report(ended, ended.outcome(self._killed_for(ended)))
         return self._report(*self._end_by_force(handle, self._stop_reason()))
+
+    def _wait(self, container: StartedContainer, began: float) -> ContainerExit | None:
+        """How it ended; None when it must be stopped. Time spent frozen is not the customer's."""
+        limit_s = float(self._lease.task["timeout_s"])
+        while True:
+            left_s = limit_s + container.frozen_s() - (time.monotonic() - began)
+            if container.is_frozen:  # its time stands still: look again now and then
+                left_s = max(left_s, _FROZEN_LOOK_S)
+            ended = self._sandbox.wait(container.handle, self._local.stop, max(0.0, left_s))
+            if ended is not None or self._local.stop.is_set() or left_s <= 0:
+                return ended
 
     def _killed_for(self, ended: ContainerExit) -> StopReason | None:
         """Why somebody else of ours ended it, if somebody did.

@@ -27,6 +27,7 @@ from runs.leases import (
     Beat,
     CompleteAnswer,
     Completion,
+    GoAnswer,
     GoReply,
     GoRequest,
     Leased,
@@ -36,6 +37,7 @@ from runs.leases import (
     SessionOffer,
     Start,
 )
+from runs.wakeups import wake_dispatcher
 from scheduler_project.lib.duty import Duty
 from scheduler_project.lib.events import emit
 from workers.batching import Batcher, UnknownOutcome
@@ -45,7 +47,8 @@ from workers.deadlines import (
     warden_is_alive,
     write_deadline,
 )
-from workers.sandbox.base import Sandbox, SandboxError
+from workers.freezer import Freezer, StartedContainer, freeze_times
+from workers.sandbox.base import ContainerHandle, Sandbox, SandboxError
 
 Answer = TypeVar("Answer")
 
@@ -55,6 +58,8 @@ _RETRY_INTERVAL_S = 0.5
 # A run that the rows give us and no thread of ours knows: its message, or our thread, is lost.
 _UNKNOWN_RUN_PATIENCE_S = 3.0
 _SWEEP_INTERVAL_S = 15.0
+# Answers to a run that asks for its go, after which somebody else may have its slot.
+_GIVES_UP_ITS_SLOT = {GoAnswer.SKIP, GoAnswer.BLOCK, GoAnswer.LEASE_LOST}
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,13 @@ class LocalRun:
     leave: threading.Event = field(default_factory=threading.Event)
     fence: int = 0
     leased_at: float = 0.0
+    # From the start on: what can be frozen when the lease nears its end.
+    container: StartedContainer | None = None
+
+    def began(self, handle: ContainerHandle) -> StartedContainer:
+        """Remember the container that was started."""
+        self.container = StartedContainer(handle, self.stop)
+        return self.container
 
     def holds(self, fence: int) -> None:
         """Remember the lease; rows read before this instant know nothing of it."""
@@ -130,10 +142,10 @@ class Keeper:
             "lease", lambda refs: _ordered(refs, leases.lease(session_id, refs))
         )
         self._goes: Batcher[GoRequest, GoReply] = Batcher(
-            "go", lambda requests: _ordered(requests, leases.go(session_id, node, requests))
+            "go", lambda requests: _go(session_id, node, requests)
         )
         self._completions: Batcher[Completion, CompleteAnswer] = Batcher(
-            "complete", lambda ends: _ordered(ends, leases.complete(session_id, node, ends))
+            "complete", lambda ends: _complete(session_id, node, ends)
         )
         self._starts: Batcher[Start, None] = Batcher(
             "start", lambda starts: _record_starts(session_id, starts), gather_s=0.25
@@ -157,6 +169,7 @@ class Keeper:
             Duty("engine-health", self._check_health, interval_s=2.0),
             Duty("leftovers", self._sweep, interval_s=_SWEEP_INTERVAL_S),
         ]
+        self._freezer = Freezer(sandbox, offer.slots)
         self._enforcer = threading.Thread(target=self._enforce, name="enforcer", daemon=True)
         self._finders = ThreadPoolExecutor(
             max_workers=offer.slots + offer.prepared_limit + 1, thread_name_prefix="found-run"
@@ -206,6 +219,7 @@ class Keeper:
         for each in threads:
             each.stop(max(0.0, until - time.monotonic()))
         self._closed.set()
+        self._freezer.close()
         try:
             # This thread's connection is as old as the process, and may be dead by now.
             close_old_connections()
@@ -269,7 +283,7 @@ class Keeper:
                 return self._goes.ask(request)
             except UnknownOutcome:
                 if local.stop.wait(_RETRY_INTERVAL_S):
-                    return GoReply(leases.GoAnswer.LEASE_LOST)
+                    return GoReply(GoAnswer.LEASE_LOST)
 
     def lease_is_current(self) -> bool:
         """Whether the lease holds by this process's own clock, which no thread must outrun."""
@@ -350,10 +364,23 @@ class Keeper:
         return {"lease_lost": 1}
 
     def _enforce(self) -> None:
-        """Stop every run when the lease nears its end. No database here, no engine, no disk."""
+        """When the lease nears its end, have what runs frozen and stop the rest; later stop all.
+
+        No database here, no disk, and nothing that waits for the engine.
+        """
         while not self._closed.wait(_ENFORCE_INTERVAL_S):
-            if boottime_s() >= self._worker_deadline:
-                self.stop_running(StopReason.LEASE_LOST)
+            self._keep_deadline(boottime_s())
+
+    def _keep_deadline(self, now: float) -> None:
+        known = self._known()
+        room_s = self._timing.worker_margin_s - self._timing.warden_margin_s
+        times = freeze_times(self._worker_deadline, self._worker_deadline + room_s)
+        started = [local.container for local in known if local.container is not None]
+        doomed = self._freezer.enforce(started, now, times)
+        for local in known:
+            not_started = local.container is None and now >= times.freeze_at
+            if not_started or local.container in doomed:
+                local.stop_for(StopReason.LEASE_LOST)
 
     def _act_on(self, beat: Beat, asked_at: float) -> dict[str, int]:
         owned = {run.run_id: run for run in beat.owned}
@@ -393,8 +420,12 @@ class Keeper:
                 self._unknown_since.pop(run.run_id, None)
                 return False
         if run.status == RunStatus.QUEUED:
-            # Its message should have come when it became time to prepare: a second is a hint lost.
-            return run.ready_in_s <= self._timing.prepare_lead_s - _LOOK_INTERVAL_S
+            # Its message should have come when it was placed, or later when it became time to
+            # prepare: a second is a hint lost. Sooner, we would only race with the message.
+            return (
+                run.placed_ago_s >= _LOOK_INTERVAL_S
+                and run.ready_in_s <= self._timing.prepare_lead_s - _LOOK_INTERVAL_S
+            )
         since = self._unknown_since.setdefault(run.run_id, now)
         return now - since >= _UNKNOWN_RUN_PATIENCE_S
 
@@ -482,6 +513,19 @@ def _ordered(items: Sequence[_OfRun], answers: Mapping[UUID, Answer]) -> list[An
     return [answers[item.run_id] for item in items]
 
 
+def _go(session_id: UUID, node: str, requests: Sequence[GoRequest]) -> list[GoReply]:
+    replies = leases.go(session_id, node, requests)
+    if any(reply.answer in _GIVES_UP_ITS_SLOT for reply in replies.values()):
+        wake_dispatcher()
+    return _ordered(requests, replies)
+
+
+def _complete(session_id: UUID, node: str, ends: Sequence[Completion]) -> list[CompleteAnswer]:
+    answers = leases.complete(session_id, node, ends)
+    wake_dispatcher()  # once for all of them: their slots are free
+    return _ordered(ends, answers)
+
+
 def _record_starts(session_id: UUID, starts: Sequence[Start]) -> list[None]:
     leases.record_starts(session_id, starts)
     return [None] * len(starts)
@@ -489,4 +533,5 @@ def _record_starts(session_id: UUID, starts: Sequence[Start]) -> list[None]:
 
 def _hand_back(session_id: UUID, runs: Sequence[Leased]) -> list[bool]:
     handed_back = leases.hand_back(session_id, runs)
+    wake_dispatcher()
     return [run.run_id in handed_back for run in runs]

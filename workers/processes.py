@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
+FREEZER = Path("/sys/fs/cgroup/freezer")
 
 # Field numbers of /proc/<pid>/stat, counted from the state that follows the command's bracket.
 _STATE, _START_TICKS = 0, 19
@@ -45,6 +47,7 @@ class ProcessIdentity:
             if not self.is_alive():
                 return False
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            _thaw(self.pid)
         except OSError:
             return False
         finally:
@@ -74,6 +77,19 @@ def identify_container_init(pid: int, container_id: str) -> ProcessIdentity | No
     except OSError:
         return None
     return process if container_id.encode() in evidence else None
+
+
+def _thaw(pid: int) -> None:
+    """Let a frozen process die: version 1's freezer holds back even a SIGKILL until the thaw.
+
+    With version 2, and where the freezer's files can't be seen, there is nothing to do: its frozen
+    processes can be killed, and an engine that answers thaws what it kills.
+    """
+    with suppress(OSError):
+        for line in (PROC / str(pid) / "cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers == "freezer":
+                (FREEZER / path.lstrip("/") / "freezer.state").write_text("THAWED")
 
 
 def pid_namespace() -> str | None:

@@ -262,7 +262,8 @@ WHERE s.session_id = %(session_id)s AND s.ended_at IS NULL
 -- Index: runs_active.
 SELECT run_id, scheduled_for, job_id, status, fence, attempt,
        cancel_requested_at IS NOT NULL AS cancel_requested,
-       extract(epoch FROM ready_at - now())::float8 AS ready_in_s
+       extract(epoch FROM ready_at - now())::float8 AS ready_in_s,
+       coalesce(extract(epoch FROM now() - placed_at)::float8, 'infinity') AS placed_ago_s
 FROM runs
 WHERE lease_owner = %(session_id)s AND finished_at IS NULL;
 

@@ -24,19 +24,20 @@ FROM recent;
 
 -- name: waiting_of_tenant
 -- How many of a tenant's runs wait, by what for (runs/domain/waiting.py): of so many unplaced ones,
--- and of as many placed ones. Whichever come first: in an order, all would have to be read.
+-- and of as many placed ones. In the index's own order: in another all would have to be read, and
+-- in none the planner may read them all into a bitmap first.
 -- Index: runs_active (lease_owner, tenant).
 WITH active AS (
     (SELECT status, failures > 0 OR attempt > lease_losses + 1 AS was_tried, lease_owner, ready_at
      FROM runs
      WHERE lease_owner IS NULL AND finished_at IS NULL AND tenant_id = %(tenant_id)s
-     LIMIT %(most)s)
+     ORDER BY lease_owner LIMIT %(most)s)
     UNION ALL
     (SELECT status, failures > 0 OR attempt > lease_losses + 1 AS was_tried, lease_owner, ready_at
      FROM runs
      WHERE lease_owner IS NOT NULL AND finished_at IS NULL AND tenant_id = %(tenant_id)s
        AND status IN ('queued', 'leased')
-     LIMIT %(most)s)
+     ORDER BY lease_owner LIMIT %(most)s)
 )
 SELECT count(*) FILTER (WHERE status = 'blocked') AS earlier_run,
        count(*) FILTER (WHERE status <> 'blocked' AND ready_at > now() AND NOT was_tried) AS time,

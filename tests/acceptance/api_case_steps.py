@@ -156,10 +156,12 @@ def advance_days(world: World, days: str) -> None:
 def clock_at(world: World, time_of_day: str, is_planned: str | None) -> None:
     tomorrow = world.now().astimezone(UTC).date() + timedelta(days=1)
     world.move_clock(datetime.fromisoformat(f"{tomorrow}T{time_of_day}+00:00"))
-    # So that only what the phrase says lies in the queue, and no catch-up of the day we jumped.
+    # So that only what the phrase says lies in the queue, and no catch-up of what we jumped over:
+    # of one day or of two, depending on whether today's time is past already.
     with world.stack.db() as connection:
         connection.execute(
             "UPDATE schedule_cursors SET next_run_at = next_run_at + interval '1 day'"
+            " * ceil(extract(epoch FROM now() - next_run_at) / 86400)"
             " WHERE job_id = %s AND next_run_at < now()",
             [world.values["job"]],
         )

@@ -22,6 +22,11 @@ from scheduler_project.stack.engine import Engine
 from tests.support.stack_under_test import StackUnderTest
 from tests.support.template import Template, make_template
 
+# Their assertions belong to tests, so a failure must show what was compared.
+pytest.register_assert_rewrite(
+    "tests.acceptance.api_case_checks", "tests.acceptance.api_case_steps"
+)
+
 StackFactory = Callable[..., StackUnderTest]
 _failed = pytest.StashKey[bool]()
 

@@ -202,13 +202,13 @@ def test_a_one_off_that_ran_has_no_next_time(alice: ApiClient) -> None:
 
 
 def test_a_job_s_next_times_show_what_the_preview_shows(alice: ApiClient) -> None:
-    job = create(alice, schedule=NEW_YORK, start_at="2027-03-13T12:00:00Z")
-    body = {"schedule": NEW_YORK, "start_at": "2027-03-13T12:00:00Z", "count": 5}
+    job = create(alice, schedule=NEW_YORK, start_at="2032-03-13T12:00:00Z")
+    body = {"schedule": NEW_YORK, "start_at": "2032-03-13T12:00:00Z", "count": 5}
     preview = alice.post("/v1/schedules/preview", body).json()
     assert job["next_occurrences"] == preview["occurrences"]
     assert job["next_occurrences"][0] == {
-        "scheduled_for": "2027-03-14T07:00:00Z",
-        "local": "2027-03-14T03:00:00",
+        "scheduled_for": "2032-03-14T07:00:00Z",
+        "local": "2032-03-14T03:00:00",
         "offset": "-04:00",
         "notes": ["dst_shifted"],
     }

@@ -147,8 +147,9 @@ def assert_cheap(sql: str) -> set[str]:
     """An index answers, and few blocks are touched; returns the partitions looked into."""
     nodes = executed(sql)
     for node in nodes:
-        # An empty partition has no index worth entering.
-        assert node["Node Type"] != "Seq Scan" or node["Actual Rows"] == 0, node
+        # An empty partition has no index worth entering, nor has a day that has just begun.
+        if node["Node Type"] == "Seq Scan":
+            assert node["Actual Rows"] + node.get("Rows Removed by Filter", 0) <= 1, node
     assert any("Index" in node["Node Type"] for node in nodes)
     assert nodes[0]["Shared Hit Blocks"] + nodes[0]["Shared Read Blocks"] <= _MOST_BLOCKS, nodes[0]
     return {node["Relation Name"] for node in nodes if "Relation Name" in node}
@@ -187,7 +188,7 @@ def test_a_page_of_a_million_runs_is_one_query_answered_by_an_index(
         # The cursor prunes: days after it aren't looked into.
         assert tomorrow not in assert_cheap(sql)
 
-    run = make_run(job, trigger="manual")
+    run = make_run(job, trigger="manual", due_in_s=-3_600)  # of a day that has many
     for sql in queries_of(alice, f"/v1/runs/{run.run_id}"):
         # The id says the day: one partition is looked into.
         assert len(assert_cheap(sql)) == 1

@@ -197,8 +197,9 @@ def test_every_query_of_an_answer_uses_an_index_and_reads_little_of_a_large_tabl
     for sql in asked:
         nodes = executed(sql)
         for node in nodes:
-            large = node["Node Type"] == "Seq Scan" and node["Relation Name"].startswith("runs_")
-            assert not large or node["Actual Rows"] == 0, node
+            # Of a day that has just begun, with one run in it, all may be read.
+            if node["Node Type"] == "Seq Scan" and node["Relation Name"].startswith("runs_"):
+                assert node["Actual Rows"] + node.get("Rows Removed by Filter", 0) <= 1, node
         assert nodes[0]["Shared Hit Blocks"] + nodes[0]["Shared Read Blocks"] <= MOST_BLOCKS
 
 
@@ -240,4 +241,4 @@ def test_a_statement_about_usage_ends_at_its_bound(
     while pending:
         nodes.append(pending.pop())
         pending += nodes[-1].get("Plans", [])
-    assert max(node["Actual Rows"] for node in nodes) <= 501
+    assert max(node["Actual Rows"] for node in nodes) <= 501, nodes

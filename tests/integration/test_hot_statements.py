@@ -120,7 +120,8 @@ INDEXES = [
     ("overdue_runs", "runs_active"),
     ("expire_runs", "pkey"),
 ]
-# Executed on the partition of one day.
+# Executed on the partition of one day; "pkey" ones of runs by key are tried on all days, which is
+# where they must prune by themselves.
 OF_ONE_DAY = {"waiting_runs"}
 
 

@@ -211,6 +211,48 @@ def test_a_container_that_never_started_has_not_succeeded(sandbox: Sandbox) -> N
     assert killed.outcome().code is not OutcomeCode.SUCCEEDED
 
 
+def test_a_paused_program_stands_still_and_goes_on_where_it_was(sandbox: Sandbox) -> None:
+    handle = started(sandbox, programs.TWO_SECONDS)
+    sandbox.pause(handle)
+    sandbox.pause(handle)  # the answer to the first may have been lost
+    (listed,) = sandbox.list_ours()
+    assert (listed.state, listed.has_ended) == ("paused", False)
+    assert sandbox.wait(handle, NEVER, 2.5) is None
+    sandbox.unpause(handle)
+    sandbox.unpause(handle)
+    ended = sandbox.wait(handle, NEVER, 20)
+    assert ended is not None
+    assert ended.exit_code == 0
+
+
+def test_what_does_not_run_needs_no_pause(sandbox: Sandbox) -> None:
+    handle = started(sandbox, programs.SILENT)
+    assert sandbox.wait(handle, NEVER, 20) is not None
+    sandbox.pause(handle)
+    sandbox.unpause(handle)
+    sandbox.remove(handle)
+    sandbox.pause(handle)
+    sandbox.unpause(handle)
+
+
+def test_a_paused_program_dies_of_a_kill_and_does_not_run_before(sandbox: Sandbox) -> None:
+    handle = started(sandbox, programs.FOREVER)
+    sandbox.pause(handle)
+    before = time.monotonic()
+    ended = sandbox.kill(handle)
+    assert time.monotonic() - before < 5
+    assert ended.signal == 9
+    assert ended.outcome(StopReason.LEASE_LOST).code is OutcomeCode.LEASE_EXPIRED
+    assert sandbox.wait(handle, NEVER, 5) is not None
+
+
+def test_a_paused_container_can_be_removed(sandbox: Sandbox) -> None:
+    handle = started(sandbox, programs.FOREVER)
+    sandbox.pause(handle)
+    sandbox.remove(handle)
+    assert sandbox.list_ours() == []
+
+
 def test_remove_takes_a_container_in_any_state_and_twice(sandbox: Sandbox) -> None:
     created = sandbox.prepare(container_spec())
     running = started(sandbox, programs.FOREVER)

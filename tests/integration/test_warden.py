@@ -222,6 +222,33 @@ def test_a_paused_container_is_ended_too(node: Node) -> None:
     assert not init.is_alive()
 
 
+def test_a_paused_container_of_a_dead_worker_is_ended_at_once(node: Node) -> None:
+    worker = subprocess.Popen(["sleep", "600"])
+    handle = node.running(node.session(LONG_S, worker.pid))
+    init = node.init_of(handle)
+    node.sandbox.pause(handle)
+    node.start_warden()
+    worker.kill()
+    worker.wait()
+    assert eventually(lambda: not init.is_alive(), within_s=3)
+    assert eventually(lambda: node.left() == [])
+
+
+def test_a_warden_that_was_dead_ends_what_was_paused_meanwhile(node: Node) -> None:
+    first = node.start_warden()
+    first.kill()
+    first.wait()
+    handle = node.running(node.session(ends_in_s=1.0))
+    init = node.init_of(handle)
+    node.sandbox.pause(handle)
+    deadline = boottime_s() + 1.0
+    assert eventually(lambda: boottime_s() > deadline)
+    assert init.is_alive()
+    node.start_warden()
+    assert eventually(lambda: not init.is_alive())
+    assert eventually(lambda: node.left() == [])
+
+
 def test_term_ends_the_warden_in_order_and_leaves_containers_alone(node: Node) -> None:
     handle = node.running(node.session(LONG_S))
     warden = node.start_warden()
@@ -230,15 +257,19 @@ def test_term_ends_the_warden_in_order_and_leaves_containers_alone(node: Node) -
     assert node.left() == [handle]
 
 
+@pytest.mark.parametrize("paused", [False, True], ids=["running", "paused"])
 @pytest.mark.parametrize("fault", [PrivateEngine.kill, PrivateEngine.freeze])
 def test_an_engine_that_does_not_answer_saves_no_container(
-    engine: PrivateEngine, tmp_path: Path, fault: Callable[[PrivateEngine], None]
+    engine: PrivateEngine, tmp_path: Path, fault: Callable[[PrivateEngine], None], paused: bool
 ) -> None:
     node = Node(tmp_path / "deadlines", engine.docker_host)
     try:
         session = node.session(LONG_S)
-        init = node.init_of(node.running(session))
+        doomed = node.running(session)
+        init = node.init_of(doomed)
         kept = node.init_of(node.running(node.session(LONG_S)))
+        if paused:
+            node.sandbox.pause(doomed)
         node.start_warden()
         # One round at least has seen the containers while the engine could name their inits.
         stamp = (node.directory / "warden.json").read_bytes()
@@ -258,7 +289,8 @@ def test_an_engine_that_does_not_answer_saves_no_container(
         node.close()
 
 
-def test_a_worker_kills_without_the_engine_as_well(engine: PrivateEngine) -> None:
+@pytest.mark.parametrize("paused", [False, True], ids=["running", "paused"])
+def test_a_worker_kills_without_the_engine_as_well(engine: PrivateEngine, paused: bool) -> None:
     sandbox = DockerSandbox(
         instance="private", node="alpha", docker_host=engine.docker_host, call_timeout_s=1
     )
@@ -268,6 +300,8 @@ def test_a_worker_kills_without_the_engine_as_well(engine: PrivateEngine) -> Non
     assert pid is not None
     init = identify_container_init(pid, handle.container_id)
     assert init is not None
+    if paused:
+        sandbox.pause(handle)
     engine.freeze()
     killed = sandbox.kill(handle)
     assert killed.exit_code is None

@@ -33,6 +33,7 @@ PRINTS_AND_FAILS = Program(
 )
 FOREVER = Program(("sleep", "600"), FakeProgram(duration_s=None))
 HALF_A_SECOND = Program(("sleep", "0.5"), FakeProgram(duration_s=0.5))
+TWO_SECONDS = Program(("sleep", "2"), FakeProgram(duration_s=2))
 LEAVES_ON_TERM = Program(
     shell("trap 'exit 0' TERM; while :; do sleep 0.1; done"),
     FakeProgram(duration_s=None, term_exit_code=0),
@@ -61,6 +62,7 @@ PROGRAMS = (
     PRINTS_AND_FAILS,
     FOREVER,
     HALF_A_SECOND,
+    TWO_SECONDS,
     LEAVES_ON_TERM,
     IGNORES_TERM,
     TALKATIVE,

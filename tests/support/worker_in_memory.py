@@ -34,9 +34,9 @@ _PAUSES_S = [
 LONG_LEASE = LeaseTiming(
     lease_s=60, heartbeat_s=0.2, worker_margin_s=2, warden_margin_s=1, prepare_lead_s=0.5
 )
-# Heartbeats every 0.2 s; without one, containers are stopped after 1 s.
+# Heartbeats every 0.2 s; without one, containers are frozen after 1 s and stopped after 1.96 s.
 SHORT_LEASE = LeaseTiming(
-    lease_s=1.5, heartbeat_s=0.2, worker_margin_s=0.5, warden_margin_s=0.3, prepare_lead_s=0.5
+    lease_s=2.5, heartbeat_s=0.2, worker_margin_s=1.5, warden_margin_s=0.3, prepare_lead_s=0.5
 )
 
 

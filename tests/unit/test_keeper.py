@@ -20,7 +20,7 @@ from tests.support.worker_in_memory import (
 )
 from workers import deadlines, keeper
 from workers.deadlines import read_deadlines
-from workers.sandbox.base import ContainerSpec, EngineUnreachable
+from workers.sandbox.base import ContainerHandle, ContainerSpec, EngineUnreachable
 from workers.sandbox.fake import FakeProgram
 
 _SLOTS = 4
@@ -44,6 +44,11 @@ def running(worker: WorkerInMemory) -> Row:
     worker.run_in_thread(row.leased.run_id)
     poll(lambda: any(h.run_id == row.leased.run_id for h in worker.containers("running")))
     return row
+
+
+def alive(worker: WorkerInMemory) -> list[ContainerHandle]:
+    """What executes or, frozen, could again."""
+    return worker.containers("running") + worker.containers("paused")
 
 
 def container_of(worker: WorkerInMemory, row: Row, **fields: Any) -> ContainerSpec:
@@ -78,7 +83,7 @@ def test_without_the_database_containers_are_dead_before_the_lease_s_end_with_ev
     (deadline,) = read_deadlines(worker.directory).values()
     assert deadline is not None
 
-    poll(lambda: not worker.containers("running"), what="every container is dead")
+    poll(lambda: not alive(worker), what="every container is dead")
 
     assert deadlines.boottime_s() < deadline.warden_deadline, "the warden had nothing to do"
     assert [row.status for row in rows] == ["running"] * _SLOTS, "nobody was told"
@@ -91,7 +96,7 @@ def test_an_unknown_answer_extends_nothing(worker: WorkerInMemory) -> None:
 
     worker.desk.lose("heartbeat", 10_000)
 
-    poll(lambda: not worker.containers("running"), what="the container is dead")
+    poll(lambda: not alive(worker), what="the container is dead")
 
 
 def test_the_deadline_counts_from_before_a_heartbeat_was_sent(

@@ -217,6 +217,16 @@ class Sandbox(Protocol):
         `EngineUnreachable` means that its death is not confirmed.
         """
 
+    def pause(self, handle: ContainerHandle) -> None:
+        """Freeze the whole process tree; returns once nothing of it executes.
+
+        Already paused, ended or gone is fine: nothing executes. After `EngineUnreachable` it may
+        be frozen or not, or be frozen later. It can still be killed and removed.
+        """
+
+    def unpause(self, handle: ContainerHandle) -> None:
+        """Let it go on. One that is not paused, or no more, is fine."""
+
     def remove(self, handle: ContainerHandle) -> None:
         """Make it not exist, whatever state it is in. Already gone is fine."""
 

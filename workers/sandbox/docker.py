@@ -138,6 +138,14 @@ class DockerEngine:
         with self._call() as client:
             client.kill(container, name)
 
+    def pause(self, container: str) -> None:
+        with self._call() as client:
+            client.pause(container)
+
+    def unpause(self, container: str) -> None:
+        with self._call() as client:
+            client.unpause(container)
+
     def remove(self, container: str) -> None:
         with self._call() as client:
             client.remove_container(container, force=True, v=True)

@@ -37,6 +37,12 @@ class EngineApi(Protocol):
     def signal(self, container: str, name: str) -> None:
         """Raises `Conflict` when it does not run, `ContainerGone` when it does not exist."""
 
+    def pause(self, container: str) -> None:
+        """Raises `Conflict` when it is paused or does not run, `ContainerGone`."""
+
+    def unpause(self, container: str) -> None:
+        """Raises `Conflict` when it is not paused, `ContainerGone`."""
+
     def remove(self, container: str) -> None:
         """Killing it first if need be. Raises `Conflict` while another removal is under way."""
 

@@ -205,6 +205,20 @@ class EngineSandbox:
             raise
         return found
 
+    def pause(self, handle: ContainerHandle) -> None:
+        with suppress(Conflict, ContainerGone):
+            self._engine.pause(handle.container_id)
+
+    def unpause(self, handle: ContainerHandle) -> None:
+        try:
+            with suppress(Conflict, ContainerGone):
+                self._engine.unpause(handle.container_id)
+        except EngineUnreachable:
+            # Docker calls it a fault of its own when there is nothing to unpause.
+            inspected = self._engine.inspect(handle.container_id)
+            if inspected is not None and inspected["State"]["Status"] == "paused":
+                raise
+
     def remove(self, handle: ContainerHandle) -> None:
         deadline = time.monotonic() + DEATH_TIMEOUT_S
         while not self._try_remove(handle.container_id):

@@ -61,6 +61,9 @@ class _Container:
     exit: ContainerExit | None = None
     started_at: datetime | None = None
     ended: threading.Event = field(default_factory=threading.Event)
+    # When the program ends by itself, on the monotonic clock; while frozen, how long it still has.
+    ends_at: float | None = None
+    left_s: float | None = None
 
 
 class FakeEngine:
@@ -162,11 +165,7 @@ class FakeSandbox:
         elif program.duration_s == 0:
             self._end(container, program.exit_code)
         elif program.duration_s is not None:
-            timer = threading.Timer(
-                program.duration_s, self._end, args=(container, program.exit_code)
-            )
-            timer.daemon = True
-            timer.start()
+            self._let_run(container, program.duration_s)
         return container.started_at
 
     def wait(
@@ -196,6 +195,25 @@ class FakeSandbox:
     def kill(self, handle: ContainerHandle) -> ContainerExit:
         self._called("kill", handle.name)
         return self._kill(handle)
+
+    def pause(self, handle: ContainerHandle) -> None:
+        self._called("pause", handle.name)
+        with self.engine.lock:
+            container = self.engine.containers.get(handle.container_id)
+            if container is not None and container.state == "running":
+                container.state = "paused"
+                if container.ends_at is not None:
+                    container.left_s = container.ends_at - time.monotonic()
+                    container.ends_at = None
+
+    def unpause(self, handle: ContainerHandle) -> None:
+        self._called("unpause", handle.name)
+        with self.engine.lock:
+            container = self.engine.containers.get(handle.container_id)
+            if container is not None and container.state == "paused":
+                container.state = "running"
+                if container.left_s is not None:
+                    self._let_run(container, container.left_s)
 
     def remove(self, handle: ContainerHandle) -> None:
         self._called("remove", handle.name)
@@ -235,6 +253,18 @@ class FakeSandbox:
             raise self._failures[method].pop(0)
         if self.engine.silent:
             raise EngineUnreachable("the container engine does not answer")
+
+    def _let_run(self, container: _Container, seconds: float) -> None:
+        """Let the program end by itself in so many seconds, unless it is frozen before."""
+        container.ends_at = ends_at = time.monotonic() + seconds
+
+        def end() -> None:
+            if container.ends_at == ends_at:
+                self._end(container, self._program(container).exit_code)
+
+        timer = threading.Timer(seconds, end)
+        timer.daemon = True
+        timer.start()
 
     def _program(self, container: _Container) -> FakeProgram:
         return self.engine.programs.get(tuple(container.spec.args or ()), FakeProgram())
