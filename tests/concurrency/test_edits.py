@@ -1,13 +1,12 @@
 """Edits that meet other work at the same moment, each on a connection of its own."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 import pytest
 from django.conf import settings
-from django.db import connection, connections, transaction
+from django.db import transaction
 
 from jobs.domain.spec import JobChanges
 from jobs.errors import JobError
@@ -31,7 +30,7 @@ from tests.support.factories import (
 )
 from tests.support.job_bodies import good_body
 from tests.support.polling import poll
-from tests.support.racing import race
+from tests.support.racing import blocked_by_us, race
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -80,29 +79,6 @@ def attempt(action: Callable[[], object]) -> str:
     except JobError as error:
         return type(error).__name__
     return "done"
-
-
-def blocked_by_us(action: Callable[[], Any]) -> "Future[Any]":
-    """Begin `action` on a connection of its own; returns once it waits for a lock that we hold."""
-
-    def run() -> Any:
-        try:
-            return action()
-        finally:
-            connections.close_all()
-
-    pool = ThreadPoolExecutor(1)
-    future = pool.submit(run)
-    pool.shutdown(wait=False)
-    poll(_somebody_waits_for_a_lock, 10, "the other waits for our lock")
-    return future
-
-
-def _somebody_waits_for_a_lock() -> bool:
-    with connection.cursor() as cursor:
-        # Not pg_stat_activity, which shows one transaction the same picture all the time.
-        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
-        return bool(cursor.fetchone()[0])
 
 
 # --- edit × edit ----------------------------------------------------------------------------------
