@@ -35,8 +35,8 @@ def note_run_ends(runs: Iterable[Any]) -> int:
 
     Call it with runs in any state: what is owed is decided by their rows.
     """
-    keys = store.columns(runs, "run_id", "scheduled_for")
-    return store.execute("note_run_ends", **keys) if keys["run_ids"] else 0
+    ended = list(runs)
+    return store.execute_of_runs("note_run_ends", ended) if ended else 0
 
 
 def note_late_once() -> dict[str, int]:

@@ -117,6 +117,7 @@ def test_an_old_version_changes_nothing(alice: ApiClient) -> None:
     assert alice.patch(path, {"description": "a"}, If_Match='"1"').json()["version"] == 2
     answer = alice.patch(path, {"description": "b"}, If_Match='"1"')
     assert_problem(answer, 412, "version_mismatch")
+    assert_problem(alice.patch(path, {"description": "b"}, If_Match=""), 400, "invalid_if_match")
     assert alice.patch(path, {"description": "a"}).json()["version"] == 2
 
 
