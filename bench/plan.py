@@ -67,7 +67,7 @@ def as_admin(servers: Servers) -> psycopg.Connection:
     return psycopg.connect(server.admin_url, dbname=DATABASE, autocommit=True)
 
 
-def seed(servers: Servers, jobs: int) -> None:
+def seed(connection: psycopg.Connection, jobs: int) -> None:
     """Add the tenants and jobs, each in one of some hundred zones; each round makes them due."""
     from jobs.domain.schedule import time_zone_names
     from tests.support.factories import make_tenant
@@ -82,8 +82,7 @@ def seed(servers: Servers, jobs: int) -> None:
         "kinds": len(zones),
         "jobs": jobs,
     }
-    with as_admin(servers) as connection:
-        connection.execute(_ADD_JOBS, parameters)
+    connection.execute(_ADD_JOBS, parameters)
 
 
 def is_whole_hours(zone: str, at: datetime) -> bool:
@@ -256,7 +255,8 @@ def main() -> None:
     jobs = asked.jobs or (20_000 if asked.quick else 200_000)
     with own_servers(DURABLE | WATCHED) as servers:
         use(servers)
-        seed(servers, jobs)
+        with as_admin(servers) as connection:
+            seed(connection, jobs)
         measure(servers, jobs, asked.planners, asked.rounds)
 
 

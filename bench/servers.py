@@ -54,9 +54,12 @@ class Servers:
 
 
 @contextmanager
-def own_servers(settings: dict[str, str] | None = None) -> Iterator[Servers]:
-    """Start both servers and make the tables; end and remove everything afterwards."""
-    directory = CHECKOUT / ".local" / "bench" / str(os.getpid())
+def own_servers(settings: dict[str, str] | None = None, name: str = "") -> Iterator[Servers]:
+    """Start both servers and make the tables; end and remove everything afterwards.
+
+    `name` tells them from others of this very process.
+    """
+    directory = CHECKOUT / ".local" / "bench" / f"{os.getpid()}{name}"
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True, mode=0o711)
     started: list[PostgresServer | RedisServer] = []
