@@ -15,15 +15,17 @@ CHECK_ENVIRONMENT := \
 
 # These run on two cores at once; the others start real processes and containers and need both.
 PARALLEL_TESTS := tests/unit tests/property tests/api tests/integration
-SERIAL_TESTS := tests/concurrency tests/acceptance
+SERIAL_TESTS := tests/concurrency tests/acceptance tests/chaos
 
-.PHONY: help up status logs down reset test check format venv
+.PHONY: help up status logs down reset test chaos bench bench-quick check format venv
 
 help:
 	@echo 'make up       bring up the whole stack here and run demo jobs; again: quick and harmless'
 	@echo 'make status   what runs, and where        make logs [NAME=api]   follow the logs'
 	@echo 'make down     end every process and container        make reset   down, and delete the data'
 	@echo 'make test     all checks and tests        make check   format, lint, types, contracts'
+	@echo 'make chaos    real faults, seeded [SEED=1 SECONDS=300 CLASS=double]; see docs/chaos.md'
+	@echo 'make bench    all benchmarks, hours     make bench-quick   the main ones, in three minutes'
 
 up: $(INSTALLED)
 	@$(STACK) up
@@ -31,9 +33,18 @@ up: $(INSTALLED)
 status logs down reset: $(INSTALLED)
 	@$(STACK) $@ $(if $(filter logs,$@),$(NAME))
 
+bench: $(INSTALLED)
+	@$(BIN)/python -m bench
+
+bench-quick: $(INSTALLED)
+	@$(BIN)/python -m bench --quick
+
 test: check
 	$(BIN)/pytest -n 2 $(PARALLEL_TESTS)
 	$(BIN)/pytest $(SERIAL_TESTS)
+
+chaos: $(INSTALLED)
+	@SEED='$(SEED)' SECONDS='$(SECONDS)' CLASS='$(CLASS)' GUARD='$(GUARD)' $(BIN)/python -m tests.chaos
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .

@@ -4,7 +4,7 @@
 
 Everything but the engine is the product: a container is a line in the file NO_OP_LOG, written when
 it starts, with the run's id and the time. So a drain shows what scheduling costs, not what runc
-does.
+does. NO_OP_S: how long each container lasts; nothing at all unless it is set.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ __all__ = ["app"]
 
 
 class NoOpSandbox:
-    """`Sandbox` of containers that end as they start."""
+    """`Sandbox` of containers that end as they start, or after so many seconds."""
 
-    def __init__(self, log: NoOpLog) -> None:
+    def __init__(self, log: NoOpLog, lasts_s: float) -> None:
         self._log = log
+        self._lasts_s = lasts_s
         self._starts: dict[str, datetime] = {}
 
     def prepare(self, spec: ContainerSpec) -> ContainerHandle:
@@ -42,6 +43,7 @@ class NoOpSandbox:
     def wait(
         self, handle: ContainerHandle, until_stop: threading.Event, timeout_s: float
     ) -> ContainerExit:
+        until_stop.wait(min(timeout_s, self._lasts_s))
         return self.kill(handle)
 
     def stop(self, handle: ContainerHandle, grace_s: float) -> ContainerExit:
@@ -65,7 +67,7 @@ class NoOpSandbox:
 
 
 def _sandbox(**_: Any) -> NoOpSandbox:
-    return NoOpSandbox(NoOpLog(os.environ["NO_OP_LOG"]))
+    return NoOpSandbox(NoOpLog(os.environ["NO_OP_LOG"]), float(os.environ.get("NO_OP_S", "0")))
 
 
 setattr(lifecycle, "DockerSandbox", _sandbox)  # noqa: B010, mypy: not exported there

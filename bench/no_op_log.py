@@ -48,6 +48,13 @@ def lines_of(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
+def read_starts(path: Path) -> list[tuple[str, float]]:
+    """The names and times of what has run so far, in the order in which it was written."""
+    whole = path.read_text().rpartition("\n")[0]  # the last line may be half written
+    rows = (row.partition(" ") for row in whole.splitlines())
+    return [(name, float(at)) for name, _, at in rows]
+
+
 def judge(path: Path, names: Iterable[str], due: float) -> Drain:
     """Read the file of a burst of `names` that fell due at `due` (seconds of the epoch).
 
@@ -56,11 +63,10 @@ def judge(path: Path, names: Iterable[str], due: float) -> Drain:
     expected = set(names)
     times: dict[str, float] = {}
     seen: Counter[str] = Counter()
-    for row in path.read_text().splitlines():
-        name, _, at = row.partition(" ")
+    for name, at in read_starts(path):
         if name in expected:
             seen[name] += 1
-            times[name] = min(float(at), times.get(name, float("inf")))
+            times[name] = min(at, times.get(name, float("inf")))
     lags = sorted(at - due for at in times.values())
     if not lags:
         raise RuntimeError(f"none of {len(expected)} runs has run")

@@ -84,6 +84,7 @@ class JobAdmin(ReadOnlyAdmin):
     fieldsets = (
         (None, {"fields": (("name", "id_text"), ("tenant", "state"), ("description", "runs"))}),
         ("When", {"fields": (("in_words", "schedule_text"), ("start", "end"), "overlap")}),
+        ("Told", {"fields": (("late_after_s", "auto_pause_after"),)}),
         ("What", {"fields": ("task_text", "variables", "retry_text", ("region", "tier"))}),
         (
             "Record",

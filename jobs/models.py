@@ -43,6 +43,10 @@ class Job(models.Model):
     # As jobs.domain.timing.pause_to_json gives it; {"reason", "by"} for a job that the planner set
     # aside because it can't be planned (it is switched off, then).
     pause = models.JSONField(null=True, blank=True)
+    # A run that starts later than this after its due time is told as late; null: never.
+    late_after_s = models.PositiveIntegerField(null=True, blank=True)
+    # So many failed runs in a row pause the job; null: never.
+    auto_pause_after = models.PositiveIntegerField(null=True, blank=True)
     version = models.PositiveIntegerField(default=1)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     updated_at = models.DateTimeField(db_default=Now(), editable=False)
@@ -113,7 +117,8 @@ class JobVersion(models.Model):
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="versions")
     version = models.PositiveIntegerField()
     schedule = models.JSONField()
-    # start_at, end_at, dst, misfire, overlap, queue_limit, flexible_window_s, pause, retry
+    # start_at, end_at, dst, misfire, overlap, queue_limit, flexible_window_s, pause, retry,
+    # late_after_s, auto_pause_after
     policies = models.JSONField()
     task = models.JSONField()
     enabled = models.BooleanField()

@@ -60,6 +60,8 @@ def spec_of(job: Job) -> JobSpec:
         dst=_readable(parse_dst, job.dst, DEFAULT_DST),
         misfire=_readable(misfire_from_json, job.misfire, Misfire()),
         pause=pause_from_json(job.pause),
+        late_after_s=job.late_after_s,
+        auto_pause_after=job.auto_pause_after,
     )
 
 
@@ -137,4 +139,6 @@ def version_policies(job: Job) -> dict[str, Any]:
         "flexible_window_s": job.flexible_window_s,
         "pause": job.pause,
         "retry": job.retry,
+        "late_after_s": job.late_after_s,
+        "auto_pause_after": job.auto_pause_after,
     }

@@ -412,6 +412,7 @@ def _write(job: Job, spec: JobSpec, schedule: Schedule | None) -> None:
     job.overlap, job.queue_limit = spec.overlap, spec.queue_limit
     job.enabled = spec.enabled
     job.start_at, job.end_at = spec.start_at, spec.end_at
+    job.late_after_s, job.auto_pause_after = spec.late_after_s, spec.auto_pause_after
     job.dst, job.misfire = dst_to_json(spec.dst), misfire_to_json(spec.misfire)
     if schedule is not None:
         job.schedule = schedule_to_json(schedule)

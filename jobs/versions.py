@@ -29,6 +29,8 @@ _CHANGEABLE = (
     "queue_limit",
     "task",
     "retry",
+    "late_after_s",
+    "auto_pause_after",
     "enabled",
     "pause",
     "deleted_at",

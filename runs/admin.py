@@ -20,6 +20,7 @@ from django.urls import reverse
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import AutocompleteSelectFilter, DropdownFilter
 
+import runs.webhook_admin  # noqa: F401 – it registers its pages
 from jobs.errors import JobNotFoundError
 from jobs.models import Job
 from runs.domain.run_id import make_run_id, scheduled_for_of

@@ -23,13 +23,14 @@ from runs.domain.placement import (
     room_for,
 )
 from runs.domain.state import RunStatus
+from runs.notifications import note_run_ends
 from runs.run_metrics import count_final
 from scheduler_project.lib.metrics import count
 
 # Waiting runs that are read for a batch, for each place in it and at least: enough to choose from
 # in fair order, and no more, because reading them is a good part of what a placement costs.
 _READ_PER_PLACE = 2
-_LEAST_READ = 4_000
+_LEAST_READ = 400
 
 
 def dispatch_once() -> dict[str, int]:
@@ -66,6 +67,7 @@ def expire_once() -> dict[str, int]:
     with transaction.atomic():
         store.lock_guards(row.job_id for row in late)
         expired = store.fetch("expire_runs", **store.columns(late, "run_id", "scheduled_for"))
+        note_run_ends(expired)
         store.release_guards((row.job_id, row.run_id) for row in expired)
     count_final(RunStatus.SKIPPED, len(expired))
     return {"expired": len(expired)}
@@ -123,10 +125,9 @@ def _place(sessions: list[OpenSession], holdings: Mapping[UUID, _Held]) -> list[
     )
     if not placements:
         return []
-    placed = store.fetch(
+    placed = store.fetch_of_runs(
         "place_runs",
-        run_ids=store.uuids(run.run_id for run, _ in placements),
-        scheduled_fors=store.instants(run.scheduled_for for run, _ in placements),
+        [run for run, _ in placements],
         sessions=store.uuids(session_id for _, session_id in placements),
     )
     # One that is missing was cancelled, deleted or taken meanwhile, or is locked: not ours now.

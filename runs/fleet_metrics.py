@@ -93,11 +93,13 @@ def read_fleet() -> Values:
     """Ask the database for the values of all the fleet's gauges."""
     (waiting,) = store.fetch("fleet_waiting")
     behind = store.fetch("planner_lag", look_ahead_s=settings.LOOK_AHEAD_S)
+    (untold,) = store.fetch("notifier_lag")
     sessions = store.fetch("database_sessions", instance=settings.INSTANCE)
     return {
         "runs_waiting": [((reason.value,), getattr(waiting, reason)) for reason in WaitReason],
         "planner_lag_seconds": [((), behind[0].lag_s if behind else 0.0)],
         "dispatcher_lag_seconds": [((), waiting.oldest_wait_s)],
+        "notifier_lag_seconds": [((), untold.lag_s)],
         "database_connections": [((row.role, row.state), row.sessions) for row in sessions],
         "database_connections_max": [((), row.most) for row in sessions[:1]],
     }

@@ -9,6 +9,7 @@ from django.db import transaction
 from jobs.domain.timing import CatchUp
 from runs import planner, store
 from runs.domain.state import RunStatus
+from runs.notifications import note_run_ends
 from runs.run_metrics import count_final
 
 
@@ -35,6 +36,7 @@ class StoredRunEffects:
         """Finish the runs that wait past their time; a guard one of them holds is passed on."""
         store.lock_guards([job_id])
         rows = store.fetch("stop_waiting", job_id=job_id, status=status, reason=reason)
+        note_run_ends(rows)
         store.release_guards((job_id, row.run_id) for row in rows)
         transaction.on_commit(partial(count_final, RunStatus(status), len(rows)))
         return len(rows)

@@ -8,10 +8,26 @@ visits every partition: use `runs.domain.run_id.scheduled_for_of` and give both 
 import uuid
 from enum import StrEnum
 
+from django.contrib.postgres.functions import RandomUUID
 from django.db import models
 from django.db.models.functions import Now
 
 from runs.domain.state import FINAL, RunStatus, Trigger
+from runs.webhook_models import DeliveryAttempt, NotificationDelivery, WebhookEndpoint
+
+__all__ = [
+    "DeliveryAttempt",
+    "JobGuard",
+    "NotificationDelivery",
+    "OutboxMessage",
+    "Run",
+    "RunAttempt",
+    "RunEvent",
+    "RunOutput",
+    "SchedulerProcess",
+    "ShardLease",
+    "WebhookEndpoint",
+]
 
 
 def _choices(values: type[StrEnum]) -> list[tuple[str, str]]:
@@ -247,9 +263,16 @@ class SchedulerProcess(models.Model):
 
 
 class OutboxMessage(models.Model):
-    """A notification owed to a tenant, written in the transaction that caused it."""
+    """Something to tell a tenant, written in the transaction that caused it.
 
+    `sent_at`: when it was fanned out to those who want it. `message_id` is what receivers know it
+    by: the same over all attempts and redeliveries.
+    """
+
+    message_id = models.UUIDField(db_default=RandomUUID(), editable=False)
     tenant = models.ForeignKey("tenants.Tenant", on_delete=models.CASCADE)
+    # Set for what goes to this endpoint alone, such as a ping.
+    webhook_id = models.UUIDField(null=True)
     event = models.CharField(max_length=64)
     run_id = models.UUIDField(null=True)
     job_id = models.UUIDField(null=True)
@@ -261,7 +284,17 @@ class OutboxMessage(models.Model):
         db_table = "outbox"
         indexes = [
             # The notifier takes unsent messages in order.
-            models.Index(fields=["id"], name="outbox_unsent", condition=models.Q(sent_at=None))
+            models.Index(fields=["id"], name="outbox_unsent", condition=models.Q(sent_at=None)),
+            # purge_outbox: the oldest first.
+            models.Index(fields=["created_at"], name="outbox_by_age"),
+        ]
+        constraints = [
+            # A run ends once, and is late once, whoever notices it first: its worker or the duty.
+            models.UniqueConstraint(
+                fields=["run_id", "event"],
+                name="outbox_run_event_once",
+                condition=models.Q(run_id__isnull=False),
+            )
         ]
 
 

@@ -17,7 +17,8 @@ from django.db import DataError, IntegrityError, transaction
 from runs import store
 from runs.copying import copy_runs
 from runs.domain.planning import CursorPlan, PlannedRun, PlannedSpan, Standing, spaced_after
-from runs.domain.state import Trigger
+from runs.domain.state import RunStatus, Trigger
+from runs.notifications import note_run_ends
 from runs.run_metrics import count_planned
 from scheduler_project.lib.events import emit
 
@@ -87,6 +88,7 @@ def _write(plans: Sequence[CursorPlan], insert: _Insert) -> int:
 def _insert(runs: Sequence[PlannedRun], spans: Sequence[PlannedSpan], insert: _Insert) -> int:
     """Insert what was decided; returns how many runs had no row before."""
     created = insert(_paced(runs)) if runs else 0
+    note_run_ends(run for run in runs if run.status == RunStatus.SKIPPED)
     transaction.on_commit(partial(count_planned, runs, created))
     if spans:
         store.execute(

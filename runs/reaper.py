@@ -12,6 +12,7 @@ from django.db import transaction
 
 from runs import store, transport
 from runs.domain.state import FINAL, RunStatus
+from runs.notifications import note_run_ends
 from runs.run_metrics import count_reaped
 from runs.store import RunEventRow
 from scheduler_project.lib.events import emit
@@ -53,6 +54,7 @@ def reap_dead_sessions() -> tuple[int, int]:
         rows = store.fetch(
             "reap_running", session_ids=dead, max_lease_losses=settings.MAX_LEASE_LOSSES
         )
+        note_run_ends(row for row in rows if _is_over(row))
         store.release_guards((row.job_id, row.run_id) for row in rows if _is_over(row))
         store.record_events(
             [_event(row, "lease_lost", row.lost_attempt, row.lost_fence) for row in rows]

@@ -2,12 +2,17 @@
 
 Rows come back as plain named tuples. Batches go in as parallel arrays (`unnest`), and by-id
 batches give both columns of the key so that partitions are pruned.
+
+Pruned at execution is not for nothing: planning a join of a batch with every day's partition, and
+opening them all, takes twenty times as long as the join (measured: 20 ms and 0.8 ms for 30 runs).
+What workers ask each moment is therefore asked of the partition itself (`fetch_of_runs`).
 """
 
 import json
+import re
 from collections import namedtuple
 from collections.abc import Iterable, Sequence
-from datetime import date
+from datetime import UTC, date, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,10 +53,54 @@ def fetch_of_day(name: str, day: date, **parameters: Any) -> list[Any]:
     return _fetch(of_day(name, day), parameters)
 
 
+def fetch_of_runs(name: str, runs: Iterable[Any], *more: str, **parameters: Any) -> list[Any]:
+    """Execute the named statement on these runs, by both columns of their keys; return its rows.
+
+    `more` are further attributes of `runs` that go in as parallel arrays. The statement says
+    `runs r` and `run_attempts a` (or `e`) for the rows of these keys, and for no others.
+    """
+    listed = list(runs)
+    keys = columns(listed, "run_id", "scheduled_for", *more)
+    return _fetch(_of_their_day(name, listed), keys | parameters)
+
+
+def execute_of_runs(name: str, runs: Iterable[Any], *more: str, **parameters: Any) -> int:
+    """As `fetch_of_runs`; returns how many rows the statement touched."""
+    listed = list(runs)
+    keys = columns(listed, "run_id", "scheduled_for", *more)
+    return _execute(_of_their_day(name, listed), keys | parameters)
+
+
+def _of_their_day(name: str, runs: Iterable[Any]) -> str:
+    """The statement on the partition of the runs' day, or on all where they have no common one.
+
+    Only for yesterday to tomorrow: retention may have dropped an older partition, and a statement
+    that names it would fail where the one on all finds nothing.
+    """
+    days = {_day_of(run.scheduled_for) for run in runs}
+    if len(days) != 1:
+        return STATEMENTS[name]
+    (day,) = days
+    is_near = abs((day - datetime.now(UTC).date()).days) <= 1
+    return of_day(name, day) if is_near else STATEMENTS[name]
+
+
+def _day_of(instant: datetime | str) -> date:
+    """The day (UTC) of an instant, or of its text as PostgreSQL writes it."""
+    if isinstance(instant, str):
+        instant = datetime.fromisoformat(instant)
+    return instant.astimezone(UTC).date()
+
+
+# The rows that a statement is about, by the aliases that all statements keep to; `runs b` and the
+# like are others of the same job, of any day.
+_OF_THE_DAY = re.compile(r"\b(runs|run_attempts) (?=(?:AS )?(?:r|a|e)\b)")
+
+
 @lru_cache(maxsize=256)
 def of_day(name: str, day: date) -> str:
-    """Return the named statement as it reads the runs of one day."""
-    return STATEMENTS[name].replace("FROM runs r\n", f"FROM {partition_name('runs', day)} r\n")
+    """Return the named statement as it reads and writes the runs of one day."""
+    return _OF_THE_DAY.sub(lambda found: f"{partition_name(found[1], day)} ", STATEMENTS[name])
 
 
 def _fetch(statement: str, parameters: dict[str, Any]) -> list[Any]:
@@ -75,8 +124,12 @@ def _fetch(statement: str, parameters: dict[str, Any]) -> list[Any]:
 
 def execute(name: str, **parameters: Any) -> int:
     """Execute the named statement and return how many rows it touched."""
+    return _execute(STATEMENTS[name], parameters)
+
+
+def _execute(statement: str, parameters: dict[str, Any]) -> int:
     with connection.cursor() as cursor:
-        cursor.execute(STATEMENTS[name], parameters)
+        cursor.execute(statement, parameters)
         return int(cursor.rowcount)
 
 
@@ -95,13 +148,29 @@ def instants(texts: Iterable[str]) -> str:
     return "{" + ",".join([f'"{one}"' for one in texts]) + "}"
 
 
-def columns(items: Iterable[Any], *names: str) -> dict[str, list[Any]]:
+def columns(items: Iterable[Any], *names: str) -> dict[str, list[Any] | str]:
     """Return the attributes `names` of all items as parallel arrays, keyed by plural names.
 
-    `columns(runs, "run_id")` → `{"run_ids": [...]}`: what the statements' `unnest` takes.
+    `columns(runs, "run_id")` → `{"run_ids": ...}`: what the statements' `unnest` takes.
     """
     listed = list(items)
-    return {plural(name): [getattr(item, name) for item in listed] for name in names}
+    return {plural(name): _array([getattr(item, name) for item in listed]) for name in names}
+
+
+def _array(values: list[Any]) -> list[Any] | str:
+    """The values as the text of an array where that can be had without quoting, else as a list."""
+    kinds = {type(value) for value in values}
+    if len(kinds) != 1:
+        return values
+    match kinds.pop():
+        case kind if kind is UUID:
+            return uuids(values)
+        case kind if kind is int:
+            return integers(values)
+        case kind if kind is datetime:
+            return instants(value.isoformat() for value in values)
+        case _:
+            return values
 
 
 def plural(name: str) -> str:

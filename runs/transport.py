@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from uuid import UUID
 
 from celery import current_app
 from kombu import Connection, Queue
@@ -18,7 +19,10 @@ from redis.exceptions import RedisError
 from runs.messages import RUN_TASK, Message, redis_envelope
 from scheduler_project.lib.events import emit
 
-__all__ = ["RUN_TASK", "Message", "forget_queues", "send"]
+__all__ = ["RUN_TASK", "Message", "forget_queues", "send", "send_deliveries"]
+
+DELIVER_TASK = "notifications.deliver"
+NOTIFICATIONS_QUEUE = "notifications"
 
 # Three times as long as a broker that hangs may take for its answer.
 QUIET_AFTER_FAILURE_S = 15.0
@@ -35,7 +39,6 @@ def send(messages: Sequence[Message]) -> int:
     then left alone for a while, because one that hangs costs a time-out at each attempt, and the
     dispatcher must place runs meanwhile.
     """
-    global _silent_until
     if not messages or time.monotonic() < _silent_until:
         return 0
     sent = 0
@@ -50,13 +53,7 @@ def send(messages: Sequence[Message]) -> int:
                     _send_task(connection, message)
                     sent += 1
     except (OperationalError, RedisError, OSError) as error:
-        _silent_until = time.monotonic() + QUIET_AFTER_FAILURE_S
-        emit(
-            "transport.broker_away",
-            "The broker did not take messages; workers will find their runs by themselves.",
-            unsent=len(messages) - sent,
-            error=f"{type(error).__name__}: {error}",
-        )
+        _note_broker_away(len(messages) - sent, error)
     return sent
 
 
@@ -130,3 +127,37 @@ def forget_queues(queues: Sequence[str]) -> int:
             error=f"{type(error).__name__}: {error}",
         )
     return forgotten
+
+
+def send_deliveries(claims: Sequence[tuple[UUID, UUID]]) -> int:
+    """Send a task for each claimed delivery (its id, its claim); return how many the broker took.
+
+    They are the first ones of `claims`: what is not among them was not sent.
+    """
+    if not claims or time.monotonic() < _silent_until:
+        return 0
+    sent = 0
+    try:
+        with _broker_connection() as connection:
+            for delivery_id, claim in claims:
+                current_app.send_task(
+                    DELIVER_TASK,
+                    args=[str(delivery_id), str(claim)],
+                    queue=NOTIFICATIONS_QUEUE,
+                    connection=connection,
+                )
+                sent += 1
+    except (OperationalError, RedisError, OSError) as error:
+        _note_broker_away(len(claims) - sent, error)
+    return sent
+
+
+def _note_broker_away(unsent: int, error: Exception) -> None:
+    global _silent_until
+    _silent_until = time.monotonic() + QUIET_AFTER_FAILURE_S
+    emit(
+        "transport.broker_away",
+        "The broker did not take messages; what they are about is in the rows.",
+        unsent=unsent,
+        error=f"{type(error).__name__}: {error}",
+    )

@@ -30,7 +30,9 @@ _LISTS: Final = (
     ("Scheduling", "workers", "workersession", "memory", "Worker sessions"),
     ("Customers", "tenants", "tenant", "apartment", "Tenants"),
     ("Customers", "tenants", "apikey", "key", "Keys"),
-    ("Console", "django_celery_results", "taskresult", "build", "Maintenance tasks"),
+    ("Customers", "runs", "webhookendpoint", "webhook", "Webhooks"),
+    ("Customers", "runs", "notificationdelivery", "outgoing_mail", "Deliveries"),
+    ("Console", "django_celery_results", "taskresult", "build", "Task results"),
     ("Console", "auth", "user", "person", "Users"),
     ("Console", "auth", "group", "group", "Groups"),
 )
@@ -57,12 +59,13 @@ class GroupAdmin(DjangoGroupAdmin, ModelAdmin):  # type: ignore[misc]
 
 @admin.register(TaskResult)
 class TaskResultAdmin(ReadOnlyAdmin):
-    """Results of maintenance tasks; a run's result is its row and isn't here."""
+    """Results of deliveries and maintenance tasks; a run's result is its row and isn't here."""
 
     list_display = ("task_id", "task_name", "status", "worker", "created", "done")
     ordering = ("-id",)
     fieldsets = (
         (None, {"fields": ("task_id", "task_name", "status", "worker", "created", "done")}),
+        ("Call", {"fields": ("task_args",)}),
         ("Result", {"fields": ("result", "traceback")}),
     )
     created = instant_column("date_created", "created")

@@ -13,7 +13,7 @@ from django.conf import settings
 from django.db.utils import Error as DatabaseError
 
 from jobs import pauses
-from runs import dispatcher, planner, reaper, retention
+from runs import dispatcher, notifications, planner, reaper, retention, webhook_delivery
 from runs.fleet_metrics import FleetMetrics
 from runs.shards import ShardLeases
 from runs.wakeups import WakeListener
@@ -36,13 +36,28 @@ def scheduler_duties(shards: ShardLeases) -> list[Duty]:
         Duty("shards", shards.tick, interval_s=settings.SHARD_TICK_S),
         Duty("planner", plan.run_once, interval_s=1.0, busy=plan.is_behind),
         Duty("zone-data", lambda: planner.watch_newer_zone_data(shards.held()), interval_s=60.0),
-        Duty("dispatcher", dispatcher.dispatch_once, interval_s=0.25, busy=dispatcher.is_behind),
+        Duty(
+            "dispatcher",
+            dispatcher.dispatch_once,
+            interval_s=0.25,
+            busy=dispatcher.is_behind,
+            shortest_pause_s=0.02,
+        ),
         Duty("deadlines", dispatcher.expire_once, interval_s=1.0),
         Duty("pauses", pauses.end_pauses_once, interval_s=1.0, busy=pauses.is_behind),
         Duty("reaper", reaper.reap_once, interval_s=1.0),
         Duty("guards", reaper.release_stale_guards, interval_s=30.0),
         Duty("partitions", retention.create_partitions_once, interval_s=3_600.0),
         Duty("idempotency-keys", _purge_idempotency_keys, interval_s=60.0),
+        Duty(
+            "notifier",
+            webhook_delivery.notify_once,
+            interval_s=0.25,
+            busy=webhook_delivery.is_behind,
+        ),
+        Duty("late-runs", notifications.note_late_once, interval_s=2.0),
+        Duty("auto-pause", notifications.auto_pause_once, interval_s=1.0),
+        Duty("notification-retention", notifications.purge_once, interval_s=60.0),
         Duty("retention", retention.drop_old_partitions_once, interval_s=3_600.0),
     ]
 

@@ -66,6 +66,49 @@ def check_lease_arithmetic(
     return problems
 
 
+@register("scheduler")
+def check_fence_guard(
+    app_configs: Sequence[AppConfig] | None = None, **_: Any
+) -> list[CheckMessage]:
+    """E005: the hook of tests that lets zombies write stays out of production."""
+    if not settings.UNSAFE_NO_FENCE_GUARD or settings.DEBUG:
+        return []
+    return [
+        Error(
+            "UNSAFE_NO_FENCE_GUARD is on: a worker that lost its lease could overwrite the result "
+            "of the one that has it.",
+            hint="Unset it. It exists for a test, which sets DEBUG as well.",
+            id="scheduler.E005",
+        )
+    ]
+
+
+@register("scheduler")
+def check_webhook_addresses(
+    app_configs: Sequence[AppConfig] | None = None, **_: Any
+) -> list[CheckMessage]:
+    """E006, E007: webhooks don't reach into our own network, and a claim outlasts its attempt."""
+    problems: list[CheckMessage] = []
+    if settings.WEBHOOK_ALLOW_PRIVATE and settings.HTTPS:
+        problems.append(
+            Error(
+                "WEBHOOK_ALLOW_PRIVATE lets customers send requests into this network.",
+                hint="It is for development and tests, where HTTPS is off: unset it.",
+                id="scheduler.E006",
+            )
+        )
+    if settings.NOTIFICATION_CLAIM_S < settings.WEBHOOK_TIMEOUT_S + 5:
+        problems.append(
+            Error(
+                f"NOTIFICATION_CLAIM_S ({settings.NOTIFICATION_CLAIM_S:g}) must be 5 s above "
+                f"WEBHOOK_TIMEOUT_S ({settings.WEBHOOK_TIMEOUT_S:g}) at least.",
+                hint="Else a delivery is claimed again while its attempt is under way.",
+                id="scheduler.E007",
+            )
+        )
+    return problems
+
+
 @register(Tags.database)
 def check_partitions(
     app_configs: Sequence[AppConfig] | None = None,

@@ -33,11 +33,12 @@ def flower() -> bool:
 
 def scheduler() -> bool:
     """A scheduler on this host is at work in the database; a stale one ends by itself."""
-    return _exists(
-        "SELECT 1 FROM pg_stat_activity"
-        " WHERE application_name = %s AND client_addr = inet_client_addr()",
-        f"{os.environ.get('INSTANCE', 'scheduler')}-scheduler",
-    )
+    return _is_at_work("scheduler")
+
+
+def notifier() -> bool:
+    """A notifier on this host is at work in the database."""
+    return _is_at_work("notifier")
 
 
 def worker() -> bool:
@@ -55,7 +56,7 @@ def warden() -> bool:
 
 
 ROLES: dict[str, Callable[[], bool]] = {
-    check.__name__: check for check in (api, flower, scheduler, worker, warden)
+    check.__name__: check for check in (api, flower, scheduler, worker, warden, notifier)
 }
 
 
@@ -63,6 +64,14 @@ def _answers(url: str, host: str) -> bool:
     request = urllib.request.Request(url, headers={"Host": host})  # noqa: S310 – our own URL
     with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
         return bool(answer.status == 200)
+
+
+def _is_at_work(role: str) -> bool:
+    return _exists(
+        "SELECT 1 FROM pg_stat_activity"
+        " WHERE application_name = %s AND client_addr = inet_client_addr()",
+        f"{os.environ.get('INSTANCE', 'scheduler')}-{role}",
+    )
 
 
 def _exists(query: str, parameter: str) -> bool:

@@ -17,10 +17,14 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 
 # --- process ---------------------------------------------------------------------------------
 
-# Which of the four kinds of process this is; it decides the database time-outs below.
-PROCESS_ROLE = env.choice("PROCESS_ROLE", "command", {"api", "scheduler", "worker", "command"})
+# Which of the five kinds of process this is; it decides the database time-outs below.
+PROCESS_ROLE = env.choice(
+    "PROCESS_ROLE", "command", {"api", "scheduler", "worker", "notifier", "command"}
+)
 DEBUG = env.boolean("DEBUG", False)
 SECRET_KEY = env.text("SECRET_KEY", "insecure-development-key" if DEBUG else None)
+# What secrets in the database are sealed by (lib/sealing.py): the first seals, all of them open.
+ENCRYPTION_KEYS = env.words("ENCRYPTION_KEYS", [SECRET_KEY])
 ALLOWED_HOSTS = env.words("ALLOWED_HOSTS", ["localhost", "127.0.0.1", "[::1]"])
 CSRF_TRUSTED_ORIGINS = env.words("CSRF_TRUSTED_ORIGINS", [])
 # Name of this installation: it keeps the containers and files of two stacks on one machine apart.
@@ -98,6 +102,7 @@ _DATABASE_TIMEOUTS_MS = {
     "api": {"statement_timeout": 10_000, "lock_timeout": 3_000, "idle": 10_000},
     "scheduler": {"statement_timeout": 15_000, "lock_timeout": 2_000, "idle": 5_000},
     "worker": {"statement_timeout": 8_000, "lock_timeout": 2_000, "idle": 5_000},
+    "notifier": {"statement_timeout": 8_000, "lock_timeout": 2_000, "idle": 5_000},
     "command": {"statement_timeout": 0, "lock_timeout": 10_000, "idle": 60_000},
 }[PROCESS_ROLE]
 
@@ -312,6 +317,9 @@ REAP_AFTER_S = env.seconds("REAP_AFTER_S", 2, low=0, high=60)
 # A session silent for this long gets nothing new.
 SILENT_S = env.seconds("SILENT_S", 5, low=1, high=60)
 MAX_LEASE_LOSSES = env.integer("MAX_LEASE_LOSSES", 5, low=1, high=100)
+# For the test that the fence is needed (docs/chaos.md): completions are taken whatever their fence.
+# Refused unless DEBUG is on, which production never is.
+UNSAFE_NO_FENCE_GUARD = env.boolean("UNSAFE_NO_FENCE_GUARD", False)
 
 WORKER_SLOTS = env.integer("WORKER_SLOTS", 8, low=1, high=1_000)
 WORKER_PREPARED_LIMIT = env.integer("WORKER_PREPARED_LIMIT", WORKER_SLOTS, low=0, high=10_000)
@@ -324,6 +332,40 @@ DOCKER_HOST = env.text("DOCKER_HOST", "unix:///var/run/docker.sock")
 OUTPUT_TAIL_BYTES = env.integer("OUTPUT_TAIL_BYTES", 16_384, low=0, high=65_536)
 RETENTION_DAYS = env.integer("RETENTION_DAYS", 30, low=1, high=3_650)
 PARTITION_DAYS_AHEAD = env.integer("PARTITION_DAYS_AHEAD", 14, low=2, high=60)
+
+# --- notifications (docs/notifications.md) --------------------------------------------------------
+
+# For development and tests alone: http, any port, and addresses inside this network. A system check
+# refuses it where HTTPS is on.
+WEBHOOK_ALLOW_PRIVATE = env.boolean("WEBHOOK_ALLOW_PRIVATE", False)
+# http beside https, where receivers have no certificate: what is sent can then be read on the way.
+WEBHOOK_ALLOW_HTTP = env.boolean("WEBHOOK_ALLOW_HTTP", WEBHOOK_ALLOW_PRIVATE)
+# Ports beside the scheme's own that webhooks may go to.
+WEBHOOK_PORTS = [int(port) for port in env.words("WEBHOOK_PORTS", ["8443"])]
+# Public networks that webhooks may not reach all the same, such as this installation's own.
+WEBHOOK_REFUSED_NETWORKS = env.networks("WEBHOOK_REFUSED_NETWORKS")
+# One attempt in all: look-up, connection, request and answer.
+WEBHOOK_TIMEOUT_S = env.seconds("WEBHOOK_TIMEOUT_S", 15, low=1, high=60)
+WEBHOOK_MAX_ENDPOINTS = env.integer("WEBHOOK_MAX_ENDPOINTS", 20, low=1, high=1_000)
+# Attempts under way at once: to one receiver, and of all schedulers together. A receiver that fails
+# gets one at a time, and those that fail get half of all at most.
+WEBHOOK_CONCURRENCY = env.integer("WEBHOOK_CONCURRENCY", 4, low=1, high=100)
+NOTIFICATION_SLOTS = env.integer("NOTIFICATION_SLOTS", 32, low=2, high=1_000)
+# A claimed delivery that nobody has reported on after this long is due again. Above the time-out,
+# so that one attempt has ended before the next begins.
+NOTIFICATION_CLAIM_S = env.seconds("NOTIFICATION_CLAIM_S", 60, low=5, high=600)
+# How long a secret that was replaced goes on signing beside the new one.
+WEBHOOK_SECRET_OVERLAP_S = env.seconds("WEBHOOK_SECRET_OVERLAP_S", 86_400, low=0, high=604_800)
+
+EMAIL_BACKEND = env.text("EMAIL_BACKEND", "django.core.mail.backends.console.EmailBackend")
+EMAIL_HOST = env.text("EMAIL_HOST", "localhost")
+EMAIL_PORT = env.integer("EMAIL_PORT", 25, low=1, high=65_535)
+EMAIL_HOST_USER = env.text("EMAIL_HOST_USER", "")
+EMAIL_HOST_PASSWORD = env.text("EMAIL_HOST_PASSWORD", "")
+EMAIL_USE_TLS = env.boolean("EMAIL_USE_TLS", False)
+EMAIL_TIMEOUT = 15
+EMAIL_FILE_PATH = env.text("EMAIL_FILE_PATH", str(BASE_DIR / ".local" / "mail"))
+DEFAULT_FROM_EMAIL = env.text("DEFAULT_FROM_EMAIL", "scheduler@localhost")
 
 LOGGING = {
     "version": 1,

@@ -34,7 +34,7 @@ from scheduler_project.lib.admin_pages import (
 )
 from tenants.domain.scope import SCOPES, WRITE
 from tenants.models import ApiKey, Tenant
-from tenants.services import apikey_issue, apikey_revoke, tenant_create
+from tenants.services import apikey_issue, apikey_revoke, tenant_create, tenant_set_contact
 
 _LIMITS = (
     ("weight", "max_concurrent_runs"),
@@ -42,6 +42,16 @@ _LIMITS = (
     ("max_timeout_s", "min_interval_s"),
     ("max_cpu", "max_memory_mb"),
 )
+
+
+class ContactForm(forms.Form):
+    """To whom notices are written."""
+
+    contact_email = forms.EmailField(
+        required=False,
+        widget=UnfoldAdminTextInputWidget,
+        help_text="Told that a webhook was switched off or a job paused itself; empty: nobody.",
+    )
 
 
 class NewKeyForm(forms.Form):
@@ -82,15 +92,39 @@ class TenantAdmin(ReadOnlyAdmin):
     list_display = ("name", "weight", "max_concurrent_runs", "max_jobs", "state", "created")
     search_fields = ("name",)
     fieldsets = (
-        (None, {"fields": ("name", "id_text", "state", "created", "keys", "jobs", "runs")}),
+        (None, {"fields": ("name", "id_text", "state", "created", "contact_email")}),
+        ("Its", {"fields": ("keys", "jobs", "runs", "webhooks")}),
         ("Limits", {"fields": _LIMITS}),
         ("Containers", {"fields": ("isolation_floor", "image_allow_list", "allow_root")}),
     )
+    actions_detail = ("contact",)
     created = instant_column("created_at", "created")
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Django's `add` permission."""
         return bool(request.user.has_perm("tenants.add_tenant"))
+
+    @page_action("Change contact", "contact", "act")
+    def contact(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Ask for the address of the tenant of this page, and set it."""
+        tenant = self.get_object(request, object_id)
+        if tenant is None:
+            raise Http404
+
+        def act(values: dict[str, Any]) -> HttpResponse:
+            tenant_set_contact(tenant, values["contact_email"])
+            self.log_change(request, tenant, "Contact changed")
+            return tell(request, [f"{tenant.name} has a new contact"], [], _page_of(tenant))
+
+        return ask_with_form(
+            request,
+            self,
+            ContactForm(request.POST or None, initial={"contact_email": tenant.contact_email}),
+            act,
+            title="Change contact",
+            sentence="Letters that were not sent yet go to the new address.",
+            back=_page_of(tenant),
+        )
 
     def add_view(
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
@@ -103,6 +137,7 @@ class TenantAdmin(ReadOnlyAdmin):
             "isolation_floor",
             "image_allow_list",
             "allow_root",
+            "contact_email",
         ]
         form_class = forms.modelform_factory(
             Tenant,
@@ -141,6 +176,10 @@ class TenantAdmin(ReadOnlyAdmin):
     @admin.display(description="jobs")
     def jobs(self, tenant: Tenant) -> SafeString:
         return _list_of(tenant, "jobs_job", "Its jobs")
+
+    @admin.display(description="webhooks")
+    def webhooks(self, tenant: Tenant) -> SafeString:
+        return _list_of(tenant, "runs_webhookendpoint", "Its webhooks")
 
     @admin.display(description="runs")
     def runs(self, tenant: Tenant) -> SafeString:

@@ -34,6 +34,9 @@ class Tenant(models.Model):
     # Prefixes of image references that may run; an empty list allows every image.
     image_allow_list = ArrayField(models.CharField(max_length=255), default=list, blank=True)
     allow_root = models.BooleanField(default=False)
+    # Who is written to when a webhook is switched off or a job pauses itself; "": nobody. Set by
+    # operators: an address that anybody could enter would make us send mail to strangers.
+    contact_email = models.EmailField(blank=True, default="", db_default="")
     suspended_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 

@@ -56,6 +56,14 @@ def tenant_ensure(*, name: str, **limits: Any) -> tuple[Tenant, bool]:
         return existing, False
 
 
+def tenant_set_contact(tenant: Tenant, email: str) -> Tenant:
+    """Change to whom a tenant's notices are written; "": to nobody."""
+    tenant.contact_email = email.strip()
+    tenant.full_clean()
+    tenant.save(update_fields=["contact_email"])
+    return tenant
+
+
 def apikey_issue(
     *, tenant: Tenant, name: str, scopes: Iterable[str], expires_in: timedelta | None = None
 ) -> IssuedKey:

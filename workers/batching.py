@@ -1,7 +1,8 @@
 """Group commit inside one process: many threads' requests become one statement.
 
-The first request opens a batch, those that come within a few milliseconds join it; the caller
-waits for its own answer. A batch whose outcome is unknown fails every request in it with
+The first request opens a batch, those that come within a few milliseconds join it (longer while the
+database is slow: what a batch costs hardly depends on its size); the caller waits for its own
+answer. A batch whose outcome is unknown fails every request in it with
 `UnknownOutcome`, because some or all may have been written; one that was refused is tried again
 request by request, so that a single bad one harms nobody else.
 """
@@ -28,6 +29,10 @@ _Request: TypeAlias = tuple[Item, Future[Answer]]
 _REFUSAL_CLASSES = {"40", "55"}
 _STATEMENT_CANCELLED = "57014"
 _MOST_REFUSED_ALONE = 3
+# While batches take long, requests are gathered for this part of what the last one took, so that
+# a busy database is asked for more at a time and not more often. Up to a bound.
+_GATHER_PART = 0.5
+_LONGEST_GATHER_S = 0.03
 
 
 class UnknownOutcome(Exception):
@@ -49,6 +54,7 @@ class Batcher(Generic[Item, Answer]):
         self._name = name
         self._execute = execute
         self._gather_s = gather_s
+        self._took_s = 0.0
         self._most = most
         self._requests: queue.SimpleQueue[_Request[Item, Answer] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._loop, name=f"batch-{name}", daemon=True)
@@ -72,6 +78,11 @@ class Batcher(Generic[Item, Answer]):
         """Ask and wait for the answer. Raises UnknownOutcome."""
         return self.submit(item).result()
 
+    @property
+    def gather_s(self) -> float:
+        """How long others may join the batch that opens next."""
+        return max(self._gather_s, min(self._took_s * _GATHER_PART, _LONGEST_GATHER_S))
+
     def _loop(self) -> None:
         while (request := self._requests.get()) is not None:
             batch = [request, *self._gather()]
@@ -82,7 +93,7 @@ class Batcher(Generic[Item, Answer]):
 
     def _gather(self) -> list[_Request[Item, Answer] | None]:
         gathered: list[_Request[Item, Answer] | None] = []
-        until = time.monotonic() + self._gather_s
+        until = time.monotonic() + self.gather_s
         while len(gathered) < self._most - 1:
             try:
                 entry = self._requests.get(timeout=max(0.0, until - time.monotonic()))
@@ -110,7 +121,9 @@ class Batcher(Generic[Item, Answer]):
 
     def _execute_all(self, batch: list[_Request[Item, Answer]]) -> None:
         close_old_connections()
+        began_at = time.monotonic()
         answers = self._execute([item for item, _ in batch])
+        self._took_s = time.monotonic() - began_at
         # Paired before the first is set: a future can't be answered twice.
         for (_, future), answer in list(zip(batch, answers, strict=True)):
             future.set_result(answer)

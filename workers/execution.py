@@ -12,7 +12,6 @@ from uuid import UUID
 
 from runs.domain.outcome import Outcome, OutcomeCode, StopReason, outcome
 from runs.leases import CompleteAnswer, Completion, GoAnswer, GoRequest, Leased, Refused
-from runs.wakeups import wake_dispatcher
 from scheduler_project.lib.events import emit
 from workers.environment import container_environment
 from workers.freezer import StartedContainer
@@ -95,9 +94,7 @@ class _Story:
         except GivenUp:
             return "given up"
         finally:
-            if self._has_slot:
-                self._keeper.slots.release()
-                wake_dispatcher()
+            self._free_slot()
 
     def _steps(self) -> str:
         """The steps in order; a HandBack from any of them before the go gives the run back."""
@@ -146,6 +143,11 @@ class _Story:
             if time.monotonic() >= until:
                 raise HandBack("no free slot")
         self._has_slot = True
+
+    def _free_slot(self) -> None:
+        if self._has_slot:
+            self._has_slot = False
+            self._keeper.slots.release()
 
     def _readable_spec(self) -> ContainerSpec:
         try:
@@ -227,6 +229,7 @@ class _Story:
             self._remove_for_sure(handle)
             return self._report(ContainerExit(exit_code=None), error.verdict)
         if ended is not None:
+            self._free_slot()  # the next may begin while the database is told of this one's end
             return self._report(ended, ended.outcome(self._killed_for(ended)))
         return self._report(*self._end_by_force(handle, self._stop_reason()))
 

@@ -27,6 +27,7 @@ from runs.leases import (
     Beat,
     CompleteAnswer,
     Completion,
+    GoAnswer,
     GoReply,
     GoRequest,
     Leased,
@@ -36,6 +37,7 @@ from runs.leases import (
     SessionOffer,
     Start,
 )
+from runs.wakeups import wake_dispatcher
 from scheduler_project.lib.duty import Duty
 from scheduler_project.lib.events import emit
 from workers.batching import Batcher, UnknownOutcome
@@ -56,6 +58,8 @@ _RETRY_INTERVAL_S = 0.5
 # A run that the rows give us and no thread of ours knows: its message, or our thread, is lost.
 _UNKNOWN_RUN_PATIENCE_S = 3.0
 _SWEEP_INTERVAL_S = 15.0
+# Answers to a run that asks for its go, after which somebody else may have its slot.
+_GIVES_UP_ITS_SLOT = {GoAnswer.SKIP, GoAnswer.BLOCK, GoAnswer.LEASE_LOST}
 
 
 @dataclass(frozen=True)
@@ -138,10 +142,10 @@ class Keeper:
             "lease", lambda refs: _ordered(refs, leases.lease(session_id, refs))
         )
         self._goes: Batcher[GoRequest, GoReply] = Batcher(
-            "go", lambda requests: _ordered(requests, leases.go(session_id, node, requests))
+            "go", lambda requests: _go(session_id, node, requests)
         )
         self._completions: Batcher[Completion, CompleteAnswer] = Batcher(
-            "complete", lambda ends: _ordered(ends, leases.complete(session_id, node, ends))
+            "complete", lambda ends: _complete(session_id, node, ends)
         )
         self._starts: Batcher[Start, None] = Batcher(
             "start", lambda starts: _record_starts(session_id, starts), gather_s=0.25
@@ -279,7 +283,7 @@ class Keeper:
                 return self._goes.ask(request)
             except UnknownOutcome:
                 if local.stop.wait(_RETRY_INTERVAL_S):
-                    return GoReply(leases.GoAnswer.LEASE_LOST)
+                    return GoReply(GoAnswer.LEASE_LOST)
 
     def lease_is_current(self) -> bool:
         """Whether the lease holds by this process's own clock, which no thread must outrun."""
@@ -416,8 +420,12 @@ class Keeper:
                 self._unknown_since.pop(run.run_id, None)
                 return False
         if run.status == RunStatus.QUEUED:
-            # Its message should have come when it became time to prepare: a second is a hint lost.
-            return run.ready_in_s <= self._timing.prepare_lead_s - _LOOK_INTERVAL_S
+            # Its message should have come when it was placed, or later when it became time to
+            # prepare: a second is a hint lost. Sooner, we would only race with the message.
+            return (
+                run.placed_ago_s >= _LOOK_INTERVAL_S
+                and run.ready_in_s <= self._timing.prepare_lead_s - _LOOK_INTERVAL_S
+            )
         since = self._unknown_since.setdefault(run.run_id, now)
         return now - since >= _UNKNOWN_RUN_PATIENCE_S
 
@@ -505,6 +513,19 @@ def _ordered(items: Sequence[_OfRun], answers: Mapping[UUID, Answer]) -> list[An
     return [answers[item.run_id] for item in items]
 
 
+def _go(session_id: UUID, node: str, requests: Sequence[GoRequest]) -> list[GoReply]:
+    replies = leases.go(session_id, node, requests)
+    if any(reply.answer in _GIVES_UP_ITS_SLOT for reply in replies.values()):
+        wake_dispatcher()
+    return _ordered(requests, replies)
+
+
+def _complete(session_id: UUID, node: str, ends: Sequence[Completion]) -> list[CompleteAnswer]:
+    answers = leases.complete(session_id, node, ends)
+    wake_dispatcher()  # once for all of them: their slots are free
+    return _ordered(ends, answers)
+
+
 def _record_starts(session_id: UUID, starts: Sequence[Start]) -> list[None]:
     leases.record_starts(session_id, starts)
     return [None] * len(starts)
@@ -512,4 +533,5 @@ def _record_starts(session_id: UUID, starts: Sequence[Start]) -> list[None]:
 
 def _hand_back(session_id: UUID, runs: Sequence[Leased]) -> list[bool]:
     handed_back = leases.hand_back(session_id, runs)
+    wake_dispatcher()
     return [run.run_id in handed_back for run in runs]

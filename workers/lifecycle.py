@@ -81,6 +81,8 @@ class Worker:
 
 
 _worker: Worker | None = None
+# Of a process that delivers notifications: it runs no containers and holds no session.
+_NOTIFIER = "notifier"
 
 
 def current_worker() -> Worker:
@@ -98,6 +100,9 @@ def open_worker(sender: str, instance: Any, **_: Any) -> None:
     without a session, given nothing and missed by nobody.
     """
     global _worker
+    if settings.PROCESS_ROLE == _NOTIFIER:
+        _open_notifier()
+        return
     try:
         refuse_unsound_start()
         worker = Worker(celery_name=sender)
@@ -109,6 +114,17 @@ def open_worker(sender: str, instance: Any, **_: Any) -> None:
     worker.show_metrics()
     name = _worker.keeper.offer.queue
     instance.app.amqp.queues.select_add(name, routing_key=name)
+
+
+def _open_notifier() -> None:
+    try:
+        refuse_unsound_start()
+    except Exception as error:
+        logging.getLogger(__name__).critical("the notifier can't start", exc_info=True)
+        raise SystemExit(1) from error
+    serve_metrics()
+    # It looks at the database's clock: that this works is what the health check asks.
+    metrics_duty().start()
 
 
 @worker_shutting_down.connect

@@ -4,7 +4,8 @@ from uuid import UUID
 
 from celery import shared_task
 
-from runs.transport import RUN_TASK
+from runs import webhook_delivery
+from runs.transport import DELIVER_TASK, RUN_TASK
 from workers.lifecycle import current_worker
 
 
@@ -12,3 +13,9 @@ from workers.lifecycle import current_worker
 def run(run_id: str) -> str:
     """Look at a run that was placed on this worker, and run it if its row says so."""
     return current_worker().execute(UUID(run_id))
+
+
+@shared_task(name=DELIVER_TASK, ignore_result=False)
+def deliver(delivery_id: str, claim: str) -> str:
+    """Make one attempt to deliver a message, if its row says so; the result is shown in admin."""
+    return webhook_delivery.deliver(UUID(delivery_id), UUID(claim))

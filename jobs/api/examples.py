@@ -17,6 +17,8 @@ NEW_JOB = {
     },
     "overlap": "skip",
     "misfire": {"policy": "run_once", "deadline_s": 3600},
+    "late_after_s": 300,
+    "auto_pause_after": 10,
 }
 
 JOB_IN_LIST = {
@@ -55,6 +57,8 @@ JOB_IN_LIST = {
     },
     "pause": None,
     "resume": {"catch_up": "none"},
+    "late_after_s": 300,
+    "auto_pause_after": 10,
     "next_run_at": "2026-12-01T03:30:00Z",
     "created_at": "2026-11-30T12:00:00.123456Z",
     "updated_at": "2026-11-30T12:00:00.123456Z",

@@ -200,6 +200,12 @@ class JobInput(StrictSerializer):
     misfire = MisfireInput(required=False)
     pause = PauseInput(required=False, allow_null=True)
     resume = ResumeInput(required=False)
+    late_after_s = WholeNumberField(
+        low=1, high=policies.LONGEST_LATE_AFTER_S, required=False, allow_null=True
+    )
+    auto_pause_after = WholeNumberField(
+        low=1, high=policies.MOST_FAILURES_TO_PAUSE, required=False, allow_null=True
+    )
 
 
 class ResourcesOutput(serializers.Serializer[Any]):
@@ -253,6 +259,8 @@ class JobOutput(serializers.Serializer[Any]):
     misfire = MisfireField()
     pause = PauseField(allow_null=True)
     resume = ResumeField()
+    late_after_s = serializers.IntegerField(source="job.late_after_s", allow_null=True)
+    auto_pause_after = serializers.IntegerField(source="job.auto_pause_after", allow_null=True)
     next_run_at = InstantField(allow_null=True)
     created_at = InstantField(source="job.created_at")
     updated_at = InstantField(source="job.updated_at")

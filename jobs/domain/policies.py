@@ -23,6 +23,9 @@ Backoff = Literal["exponential", "fixed"]
 Jitter = Literal["full", "none"]
 
 MOST_ATTEMPTS: Final = 20
+# A day: what may start later than that is late by nobody's measure.
+LONGEST_LATE_AFTER_S: Final = 86_400
+MOST_FAILURES_TO_PAUSE: Final = 1_000
 SHORTEST_TIMEOUT_S: Final = 1
 # A day: longer waits between attempts are schedules, not retries.
 LONGEST_BACKOFF_S: Final = 86_400

@@ -49,6 +49,8 @@ class JobSpec:
     dst: DstPolicy = DEFAULT_DST
     misfire: Misfire = field(default_factory=Misfire)
     pause: Pause | None = None
+    late_after_s: int | None = None
+    auto_pause_after: int | None = None
 
 
 class NotSaid(Enum):
@@ -84,13 +86,16 @@ class JobChanges:
     misfire: Mapping[str, Any] | None = None
     pause: Pause | NotSaid | None = NOT_SAID
     resume: CatchUp | None = None
+    late_after_s: int | NotSaid | None = NOT_SAID
+    auto_pause_after: int | NotSaid | None = NOT_SAID
 
     def _given(self) -> dict[str, Any]:
         """The members that are taken over as they are."""
         names = ("overlap", "queue_limit", "name", "description", "labels", "enabled")
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
-        bounds = {name: getattr(self, name) for name in ("start_at", "end_at")}
-        return given | {name: at for name, at in bounds.items() if at is not NOT_SAID}
+        nullable = ("start_at", "end_at", "late_after_s", "auto_pause_after")
+        values = {name: getattr(self, name) for name in nullable}
+        return given | {name: value for name, value in values.items() if value is not NOT_SAID}
 
 
 def spec_of_new(said: JobChanges, ceilings: Ceilings) -> JobSpec:

@@ -124,7 +124,7 @@ UPDATE runs r
 SET status = 'skipped', skip_reason = 'deadline', finished_at = clock_timestamp()
 FROM late l
 WHERE r.run_id = l.run_id AND r.scheduled_for = l.scheduled_for
-RETURNING r.run_id, r.job_id;
+RETURNING r.run_id, r.scheduled_for, r.job_id;
 
 -- name: place_runs
 -- Give runs to sessions. Guard: still queued and unplaced; a run that was cancelled, deleted or

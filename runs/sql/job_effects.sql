@@ -33,7 +33,7 @@ SET status = %(status)s, skip_reason = CASE WHEN %(status)s = 'skipped' THEN %(r
     finished_at = now(), lease_owner = NULL
 FROM waiting w
 WHERE r.run_id = w.run_id AND r.scheduled_for = w.scheduled_for
-RETURNING r.run_id;
+RETURNING r.run_id, r.scheduled_for;
 
 -- name: set_deadline
 -- Give the occurrences of a job that wait another deadline (null: none). By hand and backfilled

@@ -192,12 +192,14 @@ WITH ours AS (
     FROM ours o
     WHERE r.run_id = o.run_id AND r.scheduled_for = o.scheduled_for
     RETURNING r.run_id, r.scheduled_for, r.attempt, o.started_at, r.due_at, r.trigger, r.region,
-              r.tier
+              r.tier, r.tenant_id
 )
 UPDATE run_attempts a SET started_at = s.started_at
 FROM started s
 WHERE a.run_id = s.run_id AND a.scheduled_for = s.scheduled_for AND a.attempt = s.attempt
-RETURNING s.region, s.tier,
+RETURNING s.region, s.tier, s.run_id, s.scheduled_for,
+    (SELECT count(*) FROM webhook_endpoints w
+     WHERE w.tenant_id = s.tenant_id AND w.enabled AND 'run.late' = ANY(w.events)) > 0 AS is_heard,
     CASE WHEN s.trigger <> 'backfill' AND (s.attempt = 1 OR NOT EXISTS (
              SELECT FROM run_attempts e
              WHERE e.run_id = s.run_id AND e.scheduled_for = s.scheduled_for
@@ -260,7 +262,8 @@ WHERE s.session_id = %(session_id)s AND s.ended_at IS NULL
 -- Index: runs_active.
 SELECT run_id, scheduled_for, job_id, status, fence, attempt,
        cancel_requested_at IS NOT NULL AS cancel_requested,
-       extract(epoch FROM ready_at - now())::float8 AS ready_in_s
+       extract(epoch FROM ready_at - now())::float8 AS ready_in_s,
+       coalesce(extract(epoch FROM now() - placed_at)::float8, 'infinity') AS placed_ago_s
 FROM runs
 WHERE lease_owner = %(session_id)s AND finished_at IS NULL;
 
@@ -289,6 +292,11 @@ SELECT r.run_id, r.scheduled_for, r.job_id, r.tenant_id, r.status, r.fence, r.le
        r.attempt, r.failures, r.lease_losses, r.go_at,
        r.cancel_requested_at IS NOT NULL AS cancel_requested, j.retry,
        j.deleted_at IS NOT NULL AS job_is_deleted, r.started_at, r.region, r.tier,
+       -- Whether its end may be owed to somebody: the outbox costs the rest nothing. Counted, for
+       -- EXISTS may read the whole table for a tenant that has none.
+       (j.auto_pause_after IS NOT NULL
+        OR (SELECT count(*) FROM webhook_endpoints w
+            WHERE w.tenant_id = r.tenant_id AND w.enabled) > 0) AS is_heard,
        -- Due time of a run whose first start has not been noted: from it the lag is counted.
        CASE WHEN r.started_at IS NULL AND r.trigger <> 'backfill'
                  AND (r.attempt = 1 OR NOT EXISTS (

@@ -29,16 +29,19 @@ class Duty:
         interval_s: float,
         busy: Callable[[Mapping[str, int]], bool] = lambda counts: False,
         longest_backoff_s: float = _LONGEST_BACKOFF_S,
+        shortest_pause_s: float = 0.0,
     ) -> None:
         """`busy(counts)` says whether the next round should follow at once: more work waits.
 
-        After failed rounds the pause doubles up to `longest_backoff_s`.
+        After failed rounds the pause doubles up to `longest_backoff_s`. A duty that is woken rests
+        `shortest_pause_s` all the same: what it is woken for in that time is seen to in one round.
         """
         self.name = name
         self._run_once = run_once
         self.interval_s = interval_s
         self._busy = busy
         self._longest_backoff_s = longest_backoff_s
+        self._shortest_pause_s = shortest_pause_s
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self._finished_round_at = time.monotonic()
@@ -73,7 +76,8 @@ class Duty:
         while not self._stopped.is_set():
             pause_s = self._round()
             if pause_s > 0:
-                self._wake.wait(pause_s)
+                self._stopped.wait(min(pause_s, self._shortest_pause_s))
+                self._wake.wait(max(0.0, pause_s - self._shortest_pause_s))
             self._wake.clear()
         connections.close_all()
 

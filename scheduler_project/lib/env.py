@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -82,3 +83,13 @@ def choice(name: str, default: str, accepted: set[str]) -> str:
         return value
 
     return _read(name, default, convert, "one of " + ", ".join(sorted(accepted)))
+
+
+def networks(name: str) -> list[IPv4Network | IPv6Network]:
+    """Return a comma-separated list of networks; none when the variable is not set."""
+    return _read(
+        name,
+        [],
+        lambda value: [ip_network(w.strip()) for w in value.split(",") if w.strip()],
+        "networks such as 192.0.2.0/24,2001:db8::/32",
+    )

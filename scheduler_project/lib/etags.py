@@ -69,8 +69,11 @@ def expected_version(request: Request, *, is_required: bool) -> int | None:
     it is malformed or names several versions.
     """
     header = request.META.get("HTTP_IF_MATCH")
-    if header is None and not is_required:
-        return None
+    if not is_required:
+        if header is None:
+            return None
+        if not header.strip():  # a variable that was empty, most likely: not "any will do"
+            raise Problem("invalid_if_match")
     accepted = parse_if_match(header)
     if accepted.any:
         return None

@@ -91,6 +91,19 @@ METRICS: Final = (
         "Attempts that ended because their lease had run out",
     ),
     Metric(
+        "notification_attempts_total",
+        Kind.COUNTER,
+        "Attempts to deliver a webhook or an e-mail, by how they went",
+        ("status",),
+        known=("delivered", "failed"),
+    ),
+    Metric(
+        "notifications_given_up_total",
+        Kind.COUNTER,
+        "Messages that could not be delivered within their time",
+    ),
+    Metric("webhooks_switched_off_total", Kind.COUNTER, "Webhooks switched off by themselves"),
+    Metric(
         "dispatch_lag_seconds",
         Kind.HISTOGRAM,
         "From due to the first start of a run, without backfills; never below 0",
@@ -111,6 +124,11 @@ METRICS: Final = (
         "dispatcher_lag_seconds",
         Kind.GAUGE,
         "How long the oldest ready run waits for a worker that its tenant's limit lets run",
+    ),
+    Metric(
+        "notifier_lag_seconds",
+        Kind.GAUGE,
+        "How long the oldest message that nobody has tried to deliver has waited",
     ),
     Metric("shards_owned", Kind.GAUGE, "Shards that this scheduler plans"),
     Metric(

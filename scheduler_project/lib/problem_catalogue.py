@@ -168,6 +168,21 @@ _PROBLEMS: Final = (
         "Nothing needs to be done. To run the job again, start a new run.",
     ),
     ProblemType(
+        "webhook_off",
+        409,
+        "The webhook is switched off",
+        "Nothing is delivered to a webhook that is off: you switched it off, or it had failed for "
+        "three days or answered 410.",
+        'Switch it on first: PATCH /v1/webhooks/{id} with {"enabled": true}.',
+    ),
+    ProblemType(
+        "delivery_pending",
+        409,
+        "The delivery is still being tried",
+        "A delivery that has neither succeeded nor been given up is tried again by itself.",
+        "Wait for `next_attempt_at`, or mend the receiver.",
+    ),
+    ProblemType(
         "run_not_final",
         409,
         "The run has not ended yet",
@@ -320,4 +335,6 @@ FIELD_CODES: Final[dict[str, str]] = {
     "reserved_env_name": "A name that the scheduler sets in every container, or keeps for itself.",
     "invalid_exit_code": "Not an exit code from 1 to 255 nor a range of them, or in both lists.",
     "invalid_label_name": "Not a name that a label can have.",
+    "invalid_webhook_url": "Not a URL that webhooks may go to: https, a public address, no "
+    "credentials; the message says what is wrong.",
 }

@@ -11,7 +11,13 @@ from collections.abc import Callable, Mapping
 from scheduler_project.stack.errors import StackError
 
 # Programs that serve their metrics on a port of their own.
-METRICS_PORTS = {"scheduler-1": 9101, "scheduler-2": 9102, "worker-1": 9111, "worker-2": 9112}
+METRICS_PORTS = {
+    "scheduler-1": 9101,
+    "scheduler-2": 9102,
+    "worker-1": 9111,
+    "worker-2": 9112,
+    "notifier": 9121,
+}
 USUAL_PORTS = {
     "api": 8000,
     "flower": 5555,

@@ -17,6 +17,8 @@ _CELERY = [sys.executable, "-m", "celery", "-A", "scheduler_project"]
 # Beside a thread for each slot and each prepared run: maintenance tasks, and room to look.
 _SPARE_THREADS = 4
 DEFAULT_SLOTS = 8
+# As many as schedulers let be under way at once (NOTIFICATION_SLOTS): none waits in the queue.
+NOTIFIER_THREADS = 32
 # Slower stops are for deployments: here a person waits, and its containers are removed anyway.
 DRAIN_S = 5
 
@@ -70,6 +72,21 @@ def worker_command(name: str, slots: int, prepared: int) -> list[str]:
         "--without-gossip",
         "--without-mingle",
         "--queues=maintenance",
+        f"--hostname={name}@%h",
+        "--loglevel=INFO",
+    ]
+
+
+def notifier_command(name: str = "notifier") -> list[str]:
+    """A Celery worker that delivers notifications; as many threads as NOTIFICATION_SLOTS."""
+    return [
+        *_CELERY,
+        "worker",
+        "--pool=threads",
+        f"--concurrency={NOTIFIER_THREADS}",
+        "--without-gossip",
+        "--without-mingle",
+        "--queues=notifications",
         f"--hostname={name}@%h",
         "--loglevel=INFO",
     ]
@@ -150,6 +167,13 @@ def application_programs(
                 stop_wait_s=DRAIN_S + 15,
             )
             for number in range(1, workers + 1)
+        ),
+        Program(
+            "notifier",
+            notifier_command(),
+            with_metrics("notifier", {**shared, "PROCESS_ROLE": "notifier"}),
+            # As long as the attempt of a webhook may take (WEBHOOK_TIMEOUT_S), and a little.
+            stop_wait_s=20,
         ),
         Program(
             "flower",

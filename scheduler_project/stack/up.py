@@ -117,7 +117,7 @@ def _start_servers(stack: Stack, engine: Engine) -> None:
 def _start_application(stack: Stack, engine: Engine) -> None:
     names = [program.name for program in stack.programs(engine) if program.name not in SERVERS]
     flower_port = stack.state.ports["flower"]
-    with step("API, schedulers, workers, warden, Flower") as details:
+    with step("API, schedulers, workers, warden, notifier, Flower") as details:
         stack.supervisor.start(names)
         _wait(stack, lambda: _api_is_ready(stack), "the API is ready", "api")
         _wait(stack, lambda: listens(flower_port, stack.layout), "Flower listens", "flower")

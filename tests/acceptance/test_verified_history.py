@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from tests.acceptance.test_run_path import SHORT_LEASE, has, in_seconds, one_off
+from tests.acceptance.test_run_path import SHORT_LEASE, has, in_seconds, one_off, the_run
 from tests.support.polling import poll
 from tests.support.stack_under_test import StackUnderTest
 
@@ -16,9 +16,8 @@ def test_the_history_of_killed_workers_edits_and_cancels_is_clean(stack: StackUn
         stack, "sh", "-c", '[ "$ATTEMPT" -ge 3 ]', in_s=1,
         retry={"max_attempts": 3, "backoff": "fixed", "base_s": 1},
     )  # fmt: skip
-    lost = one_off(stack, "sh", "-c", '[ "$ATTEMPT" -ge 2 ] || sleep 600', in_s=1)
-    cancelled = one_off(stack, "sleep", "600", in_s=1)
-    burst = [one_off(stack, "true", in_s=3) for _ in range(8)]
+    lost = one_off(stack, "sh", "-c", '[ "$ATTEMPT" -ge 2 ] || sleep 600', in_s=1, timeout_s=600)
+    cancelled = one_off(stack, "sleep", "600", in_s=1, timeout_s=600)
     task = {"image": stack.demo_image, "args": ["sleep", "3"], "timeout_s": 60}
     minutely = {"cron": "* * * * *", "time_zone": "UTC"}
     lonely = stack.job_create(schedule=minutely, task=task, overlap="skip")
@@ -34,6 +33,11 @@ def test_the_history_of_killed_workers_edits_and_cancels_is_clean(stack: StackUn
         json={"schedule": {"at": in_seconds(90)}},
         headers={"If-Match": "*"},
     )
+    # Both may be on the worker that is killed below: what they prove is over before.
+    poll(has(stack, cancelled, "cancelled"), 30, "its container is stopped")
+    poll(has(stack, retried, "succeeded"), 30, "two failures and a success")
+    burst = [one_off(stack, "sleep", "1", in_s=1) for _ in range(8)]
+    poll(lambda: the_run(stack, burst[0]).get("started_at"), 30, "the burst has begun")
 
     (pid,) = stack.rows(
         "SELECT s.pid FROM runs r JOIN worker_sessions s ON s.session_id = r.lease_owner"

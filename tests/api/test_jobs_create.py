@@ -64,6 +64,8 @@ def test_a_new_job_is_shown_whole_with_its_next_times(alice: ApiClient) -> None:
         },
         "pause": None,
         "resume": {"catch_up": "none"},
+        "late_after_s": None,
+        "auto_pause_after": None,
     }
     assert (job["start_at"], job["end_at"]) == (None, None)
     assert job["next_runs"][0] == job["next_run_at"]

@@ -37,6 +37,16 @@ def test_a_new_tenant_has_the_limits_that_were_given_and_else_defaults(acme: Ten
     assert acme.max_jobs == 10_000
 
 
+def test_a_contact_is_set_checked_and_taken_away(acme: Tenant) -> None:
+    run("tenant_contact", "--tenant", "Acme", "--email", "ops@acme.example")
+    acme.refresh_from_db()
+    assert acme.contact_email == "ops@acme.example"
+    with pytest.raises(CommandError, match="email"):
+        run("tenant_contact", "--tenant", "Acme", "--email", "ops@acme.example\nBcc: x@y.example")
+    facts = run_json("tenant_contact", "--tenant", "Acme", "--email", "")
+    assert facts == {"tenant": "Acme", "contact_email": ""}
+
+
 def test_a_tenant_is_not_made_twice(acme: Tenant) -> None:
     with pytest.raises(CommandError, match=r"[Nn]ame"):
         run("tenant_create", "--name", "Acme")

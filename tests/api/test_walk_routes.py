@@ -16,12 +16,13 @@ from django.db.models.functions import Now
 from django.urls import URLPattern, URLResolver, get_resolver
 
 from jobs.models import Job
-from runs.models import Run
+from runs.models import NotificationDelivery, OutboxMessage, Run, WebhookEndpoint
 from scheduler_project.lib.api_view import ApiView
 from tenants.api.authentication import ApiKeyAuthentication
 from tenants.models import ApiKey, Tenant
 from tests.support.api_client import Answer, ApiClient, assert_problem, client_of
 from tests.support.factories import make_run
+from tests.support.webhooks import make_endpoint
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 
@@ -86,7 +87,21 @@ def run(acme: Tenant) -> Run:
 @pytest.fixture
 def ids(run: Run) -> dict[str, str]:
     """Alice's objects, by the names that paths use."""
-    return {"job_id": str(run.job_id), "run_id": str(run.run_id)}
+    webhook = make_endpoint(run.tenant)
+    message = OutboxMessage.objects.create(tenant=run.tenant, event="run.failed", payload={})
+    delivery = NotificationDelivery.objects.create(
+        tenant=run.tenant,
+        webhook=webhook,
+        target_id=webhook.webhook_id,
+        message=message,
+        try_until=Now() + timedelta(days=1),
+    )
+    return {
+        "job_id": str(run.job_id),
+        "run_id": str(run.run_id),
+        "webhook_id": str(webhook.webhook_id),
+        "delivery_id": str(delivery.delivery_id),
+    }
 
 
 def facts_of(tenant: Tenant) -> list[object]:
@@ -94,6 +109,9 @@ def facts_of(tenant: Tenant) -> list[object]:
     return [
         list(Job.objects.filter(tenant=tenant).order_by("job_id").values()),
         list(Run.objects.filter(tenant=tenant).order_by("run_id").values()),
+        list(WebhookEndpoint.objects.filter(tenant=tenant).order_by("webhook_id").values()),
+        list(NotificationDelivery.objects.filter(tenant=tenant).values()),
+        list(OutboxMessage.objects.filter(tenant=tenant).order_by("id").values()),
     ]
 
 
@@ -107,7 +125,9 @@ def test_the_walk_knows_the_whole_api() -> None:
     assert {"/v1/jobs", "/v1/jobs/<uuid:job_id>", "/v1/me", "/v1/openapi.json"} <= paths
     assert [route.path for route in ROUTES if not route.needs_key] == ["/v1/openapi.json"]
     names = {name for route in ROUTES for name in route.names}
-    assert names <= {"job_id", "run_id"}, "say in `ids` what the new name stands for"
+    assert names <= {"job_id", "run_id", "webhook_id", "delivery_id"}, (
+        "say in `ids` what the new name stands for"
+    )
 
 
 @pytest.mark.parametrize(("route", "method"), CALLS)

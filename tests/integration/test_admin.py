@@ -9,9 +9,12 @@ import pytest
 from django.conf import settings
 from django.contrib.auth.models import Permission, User
 from django.db import connection
+from django.db.models import Model
+from django.db.models.functions import Now
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django_celery_results.models import TaskResult
 
 from jobs.domain.spec import JobChanges
 from jobs.models import Job, JobVersion
@@ -19,11 +22,19 @@ from jobs.services import job_create, job_delete
 from runs import leases
 from runs.domain.outcome import OutcomeCode, outcome
 from runs.leases import Completion
-from runs.models import Run
+from runs.models import (
+    DeliveryAttempt,
+    NotificationDelivery,
+    OutboxMessage,
+    Run,
+    WebhookEndpoint,
+)
 from tenants.domain.api_key_text import hash_of
 from tenants.models import ApiKey, Tenant
 from tenants.services import apikey_issue, tenant_create
 from tests.support.factories import lease, make_run, make_session, reread, start
+from tests.support.webhooks import SECRET as WEBHOOK_SECRET
+from tests.support.webhooks import make_endpoint
 
 pytestmark = pytest.mark.django_db
 
@@ -33,6 +44,8 @@ LISTS = [
     "jobs_job",
     "runs_run",
     "workers_workersession",
+    "runs_webhookendpoint",
+    "runs_notificationdelivery",
     "auth_user",
     "auth_group",
     "django_celery_results_taskresult",
@@ -130,7 +143,7 @@ def story(job: Job) -> dict[str, Run]:
     return {name: reread(run) for name, run in runs.items()}
 
 
-def page_of(row: Tenant | ApiKey | Job | Run) -> str:
+def page_of(row: Model) -> str:
     opts = row._meta
     return reverse(f"admin:{opts.app_label}_{opts.model_name}_change", args=[row.pk])
 
@@ -356,6 +369,102 @@ def test_a_viewer_can_neither_issue_nor_revoke(viewer: Client, tenant: Tenant) -
     assert viewer.get(reverse("admin:tenants_tenant_add")).status_code == 403
     key.refresh_from_db()
     assert key.revoked_at is None
+
+
+def test_a_tenants_contact_is_changed_and_checked(root: Client, tenant: Tenant) -> None:
+    url = reverse("admin:tenants_tenant_contact", args=[tenant.pk])
+    assert "Enter a valid email" in text(root.post(url, {"contact_email": "nobody"}))
+    page = text(root.post(url, {"contact_email": "ops@acme.example"}, follow=True))
+    assert "ops@acme.example" in page
+    assert Tenant.objects.get(pk=tenant.pk).contact_email == "ops@acme.example"
+
+
+# --- webhooks ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def delivery(tenant: Tenant) -> NotificationDelivery:
+    """One that was given up after an attempt."""
+    webhook = make_endpoint(tenant, url="https://hooks.acme.example/x")
+    message = OutboxMessage.objects.create(
+        tenant=tenant, event="run.failed", payload={"exit_code": 70}
+    )
+    made = NotificationDelivery.objects.create(
+        tenant=tenant,
+        webhook=webhook,
+        target_id=webhook.pk,
+        message=message,
+        status="failed",
+        attempts=1,
+        next_attempt_at=None,
+        try_until=Now(),
+        finished_at=Now(),
+        last_status_code=503,
+        last_error="status",
+    )
+    DeliveryAttempt.objects.create(
+        delivery=made,
+        attempt=1,
+        duration_ms=184,
+        status_code=503,
+        error="status",
+        answer="<script>alert('answered')</script>",
+    )
+    return made
+
+
+def test_the_page_of_a_delivery_shows_its_attempts_and_no_page_a_secret(
+    root: Client, delivery: NotificationDelivery
+) -> None:
+    assert delivery.webhook is not None
+    pages = [
+        text(root.get(list_of("runs_notificationdelivery"))),
+        text(root.get(list_of("runs_notificationdelivery", webhook=str(delivery.webhook_id)))),
+        text(root.get(list_of("runs_webhookendpoint"))),
+        text(root.get(page_of(delivery.webhook))),
+        text(root.get(page_of(delivery))),
+    ]
+    assert all("hooks.acme.example" in page for page in pages)
+    for page in pages:
+        assert delivery.webhook.secret not in page
+        assert WEBHOOK_SECRET not in page
+    assert "184 ms" in pages[-1]
+    assert "503" in pages[-1]
+    assert "<script>alert" not in pages[-1]
+    other = list_of("runs_notificationdelivery", webhook=str(uuid4()))
+    assert "hooks.acme.example" not in text(root.get(other))
+
+
+def test_a_delivery_is_sent_again_after_a_question_and_once(
+    root: Client, viewer: Client, delivery: NotificationDelivery
+) -> None:
+    url = reverse("admin:runs_notificationdelivery_redeliver", args=[delivery.pk])
+    assert viewer.post(url, {"confirmed": "yes"}).status_code == 403
+    assert "on its way" in confirm(root, url)
+    assert NotificationDelivery.objects.get().status == "pending"
+    assert "still being tried" in confirm(root, url)
+
+
+def test_a_webhook_is_switched_off_and_on_after_questions(
+    root: Client, viewer: Client, delivery: NotificationDelivery
+) -> None:
+    off, on = (
+        reverse(f"admin:runs_webhookendpoint_{verb}", args=[delivery.webhook_id])
+        for verb in ("disable", "enable")
+    )
+    assert viewer.post(off, {"confirmed": "yes"}).status_code == 403
+    confirm(root, off)
+    assert not WebhookEndpoint.objects.get().enabled
+    confirm(root, on)
+    assert WebhookEndpoint.objects.get().enabled
+
+
+def test_the_result_of_a_delivery_is_shown(root: Client) -> None:
+    result = TaskResult.objects.create(
+        task_id="t", task_name="notifications.deliver", status="SUCCESS", result='"delivered"'
+    )
+    assert "notifications.deliver" in text(root.get(list_of("django_celery_results_taskresult")))
+    assert "delivered" in text(root.get(page_of(result)))
 
 
 def test_a_tenant_is_created_with_its_limits(root: Client) -> None:

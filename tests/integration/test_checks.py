@@ -57,6 +57,18 @@ def test_a_heartbeat_that_leaves_no_time_for_a_second_is_an_error(settings: Sett
     assert "scheduler.E003" in ids()
 
 
+def test_a_process_without_the_fences_guard_does_not_start_in_production(
+    settings: Settings,
+) -> None:
+    settings.UNSAFE_NO_FENCE_GUARD, settings.DEBUG = True, False
+
+    with pytest.raises(ImproperlyConfigured, match=r"scheduler\.E005"):
+        checks.refuse_unsound_start()
+
+    settings.DEBUG = True
+    assert "scheduler.E005" not in ids()
+
+
 @pytest.mark.django_db
 def test_a_missing_partition_is_an_error_and_the_command_mends_it() -> None:
     name = partition_name("runs", database_today(connection))

@@ -66,7 +66,7 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_the_file_describes_the_whole_stack(services: dict[str, Any]) -> None:
-    others = {"postgres", "redis", "migrate", "api", "warden", "flower"}
+    others = {"postgres", "redis", "migrate", "api", "warden", "notifier", "flower"}
     assert set(services) == others | _SCHEDULERS | _WORKERS
 
 
@@ -81,7 +81,7 @@ def test_our_health_checks_ask_for_roles_that_exist(services: dict[str, Any]) ->
         for service in services.values()
         if "scheduler_project.health" in (words := _check_of(service))
     ]
-    assert len(ours) == 7
+    assert len(ours) == 8
     assert set(ours) == set(ROLES)
 
 
@@ -95,7 +95,7 @@ def test_only_workers_and_the_warden_reach_the_engine(services: dict[str, Any]) 
 
 
 def test_nobody_starts_before_the_tables_are_there(services: dict[str, Any]) -> None:
-    for name in {"api", "warden", "flower"} | _SCHEDULERS | _WORKERS:
+    for name in {"api", "warden", "notifier", "flower"} | _SCHEDULERS | _WORKERS:
         condition = services[name]["depends_on"]["migrate"]["condition"]
         assert condition == "service_completed_successfully", name
 
@@ -103,6 +103,7 @@ def test_nobody_starts_before_the_tables_are_there(services: dict[str, Any]) -> 
 def test_the_commands_are_those_of_make_up(services: dict[str, Any]) -> None:
     scheduler = programs.scheduler_command()[2:]
     assert [_words(services[name]) for name in _SCHEDULERS] == [scheduler] * 2
+    assert _words(services["notifier"]) == programs.notifier_command()[2:]
     worker = programs.worker_command("worker", programs.DEFAULT_SLOTS, programs.DEFAULT_SLOTS)[2:]
     assert [_words(services[name]) for name in _WORKERS] == [worker] * 2
 

@@ -49,6 +49,7 @@ class Row:
     status: str = "queued"
     owner: UUID | None = None
     ready_at: float = field(default_factory=time.monotonic)
+    placed_at: float = field(default_factory=time.monotonic)
     cancel_requested: bool = False
 
 
@@ -143,7 +144,7 @@ class LeaseDesk:
             OwnedRun(
                 row.leased.run_id, row.leased.scheduled_for, row.leased.job_id, row.status,
                 row.leased.fence, row.leased.attempt, row.cancel_requested,
-                row.ready_at - time.monotonic(),
+                row.ready_at - time.monotonic(), time.monotonic() - row.placed_at,
             )
             for row in self.rows.values()
             if row.owner == session_id

@@ -24,7 +24,7 @@ from tests.support.polling import poll
 from tests.support.processes import Process
 
 _PASSWORD = "only-for-tests"
-_FAST = {
+FAST = {
     "fsync": "off",
     "full_page_writes": "off",
     "synchronous_commit": "off",
@@ -118,7 +118,7 @@ def start_postgres(
     `settings` in place of those that make it fast and forgetful.
     """
     server = postgres.Postgres(
-        directory / "postgres", 0, _PASSWORD, _FAST if settings is None else settings
+        directory / "postgres", 0, _PASSWORD, FAST if settings is None else settings
     )
     server.initialise()
     started = _serve(server, "postgres", directory, marker)
@@ -144,7 +144,7 @@ def start_replica(primary: PostgresServer, directory: Path, marker: Path) -> Pos
     ]
     done = subprocess.run(command, capture_output=True, text=True, cwd="/")
     assert done.returncode == 0, done.stderr
-    server = postgres.Postgres(data, 0, _PASSWORD, _FAST)
+    server = postgres.Postgres(data, 0, _PASSWORD, FAST)
     return _serve(server, "replica", directory, marker)
 
 

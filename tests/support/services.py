@@ -30,12 +30,7 @@ class Services:
     """The servers of one test run, in a directory that names its process."""
 
     def __init__(self) -> None:
-        self.directory = _RUNS / str(os.getpid())
-        with exclusive(_RUNS / "lock"):
-            sweep_dead_runs()
-            shutil.rmtree(self.directory, ignore_errors=True)
-            self.directory.mkdir(mode=0o711)
-            write_identity(self.directory / _OWNER, os.getpid())
+        self.directory = claim_run_directory()
         self.postgres: PostgresServer = start_postgres(self.directory, self.directory)
         self.redis: RedisServer = start_redis(self.directory, self.directory)
 
@@ -52,7 +47,18 @@ class Services:
     def stop(self) -> None:
         self.redis.kill()
         self.postgres.discard()
-        _remove_run(self.directory)
+        remove_run(self.directory)
+
+
+def claim_run_directory() -> Path:
+    """Make the directory of this process's files; what dead test runs have left is swept up."""
+    directory = _RUNS / str(os.getpid())
+    with exclusive(_RUNS / "lock"):
+        sweep_dead_runs()
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(mode=0o711)
+        write_identity(directory / _OWNER, os.getpid())
+    return directory
 
 
 def test_settings(directory: Path, database_url: str, redis_url: str) -> dict[str, str]:
@@ -80,7 +86,7 @@ def sweep_dead_runs() -> None:
         if directory.is_dir() and living_process(directory / _OWNER) is None:
             end_all(marked(directory, or_below=True), grace_s=2)
             _remove_containers([directory, *directory.iterdir()])
-            _remove_run(directory)
+            remove_run(directory)
 
 
 def _remove_containers(directories: list[Path]) -> None:
@@ -91,7 +97,8 @@ def _remove_containers(directories: list[Path]) -> None:
                 remove_containers(engine, Layout(directory).instance)
 
 
-def _remove_run(directory: Path) -> None:
+def remove_run(directory: Path) -> None:
+    """Remove the files of a test run whose processes have ended."""
     shutil.rmtree(Layout(directory).deadlines, ignore_errors=True)
     shutil.rmtree(directory, ignore_errors=True)
 

@@ -28,7 +28,7 @@ from scheduler_project.stack.strays import end_all, marked
 from tests.support.metrics import samples
 from tests.support.polling import poll
 from tests.support.processes import Process
-from tests.support.servers import start_postgres, start_redis
+from tests.support.servers import FAST, start_postgres, start_redis
 from tests.support.services import test_settings
 from tests.support.template import Template
 
@@ -56,14 +56,17 @@ class StackUnderTest:
         warden: bool = True,
         api: bool = True,
         api_processes: int = 1,
+        notifier: bool = False,
         env: Mapping[str, str] | None = None,
+        database: Mapping[str, str] | None = None,
     ) -> None:
-        """`env` overrides settings of every process, such as {"LEASE_S": "6"}."""
+        """`env` overrides settings of every process, such as {"LEASE_S": "6"}; `database` those
+        that make PostgreSQL fast and forgetful."""
         self.directory = directory
         self.engine = engine
         directory.mkdir(parents=True, mode=0o711)
         template.copy_to(directory)
-        self.postgres = start_postgres(directory, directory)
+        self.postgres = start_postgres(directory, directory, {**FAST, **(database or {})})
         self.redis = start_redis(directory, directory)
         self.environment = (
             test_settings(directory, self.postgres.url, self.redis.url)
@@ -95,8 +98,10 @@ class StackUnderTest:
         self.warden = self._process(
             "warden", programs.warden_command(deadlines, node, self.instance), role="worker"
         )
+        self.notifier = self._process("notifier", programs.notifier_command())
         self._wanted = [
             *([self.warden] if warden else []),
+            *([self.notifier] if notifier else []),
             *self.workers,
             *self.schedulers,
             *([self.api] if api else []),
@@ -154,7 +159,7 @@ class StackUnderTest:
         """End every process, remove every container and file. Never raises for a dead one."""
         self.client.close()
         self.other_client.close()
-        for process in [*self.schedulers, *self.workers, self.warden, self.api]:
+        for process in [*self.schedulers, *self.workers, self.warden, self.notifier, self.api]:
             process.kill()
         self.redis.kill()
         self.postgres.discard()
@@ -224,15 +229,19 @@ class StackUnderTest:
 
     def manage(self, *words: str) -> str:
         """Run `manage.py` on this stack; what it printed. Fails the test when it fails."""
-        done = subprocess.run(
+        done = self.command(*words)
+        assert done.returncode == 0, f"manage.py {words}:\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def command(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        """Run `manage.py` on this stack, whatever comes of it."""
+        return subprocess.run(
             [sys.executable, "manage.py", *words],
             env={"PATH": os.environ["PATH"], **self.environment},
             cwd=CHECKOUT,
             capture_output=True,
             text=True,
         )
-        assert done.returncode == 0, f"manage.py {words}:\n{done.stdout}{done.stderr}"
-        return done.stdout
 
     def send_again(self, run_id: str, queue: str, task_id: str) -> None:
         """Put one more message for a run on a queue, as a broker that delivers twice would."""

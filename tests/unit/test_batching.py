@@ -9,6 +9,7 @@ import psycopg.errors
 import pytest
 from django.db.utils import DataError, InterfaceError, OperationalError
 
+from tests.support.polling import poll
 from workers.batching import Batcher, UnknownOutcome
 
 _WITHIN_S = 5
@@ -161,3 +162,22 @@ def test_what_was_asked_before_the_end_is_still_answered(database: Database) -> 
     batcher.stop(_WITHIN_S)
 
     assert [future.result(0) for future in futures] == ["A", "B", "C"]
+
+
+def test_while_the_database_is_slow_requests_are_gathered_for_longer() -> None:
+    slow = Database()
+    batcher: Batcher[str, str] = Batcher("test", slow.execute, gather_s=0.0)
+    batcher.start()
+    try:
+        assert batcher.gather_s == 0.0
+        slow.is_open.clear()
+        first = batcher.submit("first")
+        threading.Timer(0.2, slow.is_open.set).start()
+        first.result(_WITHIN_S)
+
+        # Half of what the batch took, up to the bound.
+        poll(lambda: batcher.gather_s == pytest.approx(0.03), what="a longer gathering")
+        batcher.ask("a fast one")
+        poll(lambda: batcher.gather_s < 0.03, what="a shorter gathering")
+    finally:
+        batcher.stop(_WITHIN_S)

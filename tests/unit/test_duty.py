@@ -1,7 +1,9 @@
 """A duty goes on whatever its rounds do, and tries again in good time."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from itertools import pairwise
 
 import pytest
 from django.db.utils import OperationalError
@@ -32,10 +34,12 @@ class Rounds:
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
         self.done = 0
+        self.began_at: list[float] = []
 
     def __call__(self) -> dict[str, int]:
         if self.errors:
             raise self.errors.pop(0)
+        self.began_at.append(time.monotonic())
         self.done += 1
         return {}
 
@@ -81,3 +85,25 @@ def test_a_duty_whose_rounds_fail_is_not_taken_for_one_that_hangs(make_duty: Mak
 
     poll(lambda: len(rounds.errors) < 950, what="many rounds have failed")
     assert duty.silent_for_s() < 1
+
+
+def test_a_duty_that_is_woken_often_sees_to_it_in_few_rounds(make_duty: MakeDuty) -> None:
+    rounds = Rounds()
+    duty = make_duty(rounds, interval_s=60.0, shortest_pause_s=0.2)
+    poll(lambda: rounds.done == 1, what="the first round")
+
+    wakes = 0
+    while rounds.done < 3:
+        duty.wake()
+        wakes += 1
+
+    assert all(later - earlier > 0.19 for earlier, later in pairwise(rounds.began_at))
+    assert wakes > 10
+
+
+def test_a_duty_that_rests_is_stopped_at_once(make_duty: MakeDuty) -> None:
+    rounds = Rounds()
+    duty = make_duty(rounds, interval_s=60.0, shortest_pause_s=60.0)
+    poll(lambda: rounds.done == 1, what="the first round")
+
+    assert duty.stop(5)
