@@ -4,7 +4,7 @@ What the containers did is told by the engine's own events, since the record can
 attempt did after its worker was dead.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.acceptance.conftest import StackFactory
-from tests.acceptance.test_run_path import SHORT_LEASE, ended, one_off, the_run
+from tests.acceptance.test_run_path import SHORT_LEASE, ended, in_seconds, one_off, the_run
 from tests.support.dark_line import DarkLine
 from tests.support.engine_witness import EngineWitness
 from tests.support.held_engine import HeldEngine
@@ -126,6 +126,36 @@ def test_runs_of_a_killed_worker_are_running_again_within_the_lease_and_five_sec
     assert witness.overlaps() == []
     counters = "SELECT failures, lease_losses FROM runs WHERE run_id::text = ANY(%s)"
     assert set(stack.rows(counters, [life.run_id for life in lost])) == {(0, 1)}
+
+
+@pytest.mark.parametrize("fault", [Process.kill, Process.freeze])
+@pytest.mark.stack(schedulers=1, workers=2, env={"WORKER_SLOTS": "8"})
+def test_what_a_lost_worker_was_given_and_had_not_started_starts_on_time_elsewhere(
+    stack: StackUnderTest, fault: Callable[[Process], None]
+) -> None:
+    """Long before its lease of 30 s has ended."""
+    at = in_seconds(20)
+    jobs = [one_off(stack, "true", schedule={"at": at}) for _ in range(6)]
+    poll(lambda: all(the_run(stack, job).get("placed_at") for job in jobs), 15, "all are placed")
+    lost, staying = worker_of(stack, jobs[0])
+    session = session_of(stack, lost)["session_id"]
+    other = session_of(stack, staying)["session_id"]
+    owners = "SELECT DISTINCT lease_owner FROM runs"
+    assert (session,) in stack.rows(owners)
+
+    fault(lost)
+
+    # Silent for 5 s, then taken and placed at once.
+    poll(lambda: stack.rows(owners) == [(other,)], 12, "the other has been given all")
+    for run in (ended(stack, job, within_s=40) for job in jobs):
+        (attempt,) = run["attempts"]
+        late = datetime.fromisoformat(attempt["go_at"]) - datetime.fromisoformat(at)
+        assert run["status"] == "succeeded"
+        assert late < timedelta(seconds=2), f"its go came {late} after its time"
+    tried_on = "SELECT DISTINCT session_id FROM run_attempts"
+    assert stack.rows(tried_on) == [(other,)], "nothing ran where it could not be reported"
+    counters = "SELECT DISTINCT failures, lease_losses FROM runs"
+    assert stack.rows(counters) == [(0, 0)]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from runs import leases
 from runs.leases import GoAnswer
 from runs.models import JobGuard, Run, RunAttempt, RunEvent
 from runs.reaper import reap_dead_sessions, reap_once, release_stale_guards, requeue_unstarted
+from runs.selectors import DeadLetterFilter, dead_letters_of
 from tests.support.factories import (
     database_now,
     end_lease_of,
@@ -96,6 +97,30 @@ def test_too_many_lost_leases_make_a_dead_letter_and_pass_the_guard_on(
     assert (stored.status, stored.outcome) == ("failed", "lease_expired")
     assert reread(waiting).status == "queued"
     assert JobGuard.objects.get(job_id=job.job_id).holder_run_id == waiting.run_id
+
+
+def test_a_run_that_loses_five_leases_is_a_dead_letter_and_none_of_them_was_its_fault(
+    settings: Settings,
+) -> None:
+    run = make_run(make_job(retry={"max_attempts": 1}))
+    for lost in range(1, 6):
+        assert reread(run).status == "queued", f"given up after {lost - 1} lost leases"
+        settings.LEASE_S = 30  # now() stands still in a test, the go's clock goes on
+        session = make_session()
+        start(run, session)
+        end_lease_of(session)
+        settings.LEASE_S = 0.5
+        assert reap_dead_sessions() == (1, 1)
+
+    stored = reread(run)
+    assert (stored.status, stored.outcome) == ("failed", "lease_expired")
+    assert (stored.lease_losses, stored.failures) == (5, 0)
+    attempts = RunAttempt.objects.filter(run_id=run.run_id).order_by("attempt")
+    assert [each.attempt for each in attempts] == [1, 2, 3, 4, 5]
+    assert {each.outcome for each in attempts} == {"lease_expired"}
+    letters = dead_letters_of(run.tenant, DeadLetterFilter(outcome="lease_expired"))
+    assert [letter.run_id for letter in letters] == [run.run_id]
+    assert reap_dead_sessions() == (0, 0)
 
 
 def test_a_cancelled_run_of_a_dead_session_is_cancelled_and_not_run_again() -> None:

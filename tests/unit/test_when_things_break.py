@@ -36,6 +36,20 @@ def test_every_test_that_the_page_names_exists(page: str) -> None:
     assert [name for name in sorted(named) if f"def {name}(" not in code] == []
 
 
+def test_every_reported_accident_has_its_report_its_outcome_and_a_test() -> None:
+    rows = [
+        row.strip("|").split("|")
+        for row in section("What has happened elsewhere").splitlines()
+        if "https://" in row
+    ]
+    assert len(rows) == 49, "one for each of the reports that we go by"
+    assert len({what for what, *_ in rows}) == len(rows)
+    for _, reported, here, test in rows:
+        assert "](https://" in reported
+        assert here.strip()
+        assert re.search(r"`test_\w+`", test), f"no test: {here}"
+
+
 def test_every_violation_is_explained_and_no_other() -> None:
     assert first_column(section("Prove it")) == {kind.value for kind in Kind}
 
