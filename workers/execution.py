@@ -14,6 +14,7 @@ from runs.domain.outcome import Outcome, OutcomeCode, StopReason, outcome
 from runs.leases import CompleteAnswer, Completion, GoAnswer, GoRequest, Leased, Refused
 from runs.wakeups import wake_dispatcher
 from scheduler_project.lib.events import emit
+from workers.deadlines import boottime_s
 from workers.environment import container_environment
 from workers.keeper import Keeper, LocalRun
 from workers.sandbox.base import (
@@ -212,6 +213,7 @@ class _Story:
     def _run(self, handle: ContainerHandle) -> str:
         """After the go: start, wait, stop if need be, report."""
         deadline = time.monotonic() + float(self._lease.task["timeout_s"])
+        began = boottime_s()
         try:
             if not self._keeper.lease_is_current():
                 # Frozen since the go: the thread that enforces the deadline may wake after us.
@@ -227,16 +229,17 @@ class _Story:
             self._remove_for_sure(handle)
             return self._report(ContainerExit(exit_code=None), error.verdict)
         if ended is not None:
-            return self._report(ended, ended.outcome(self._killed_for(ended)))
+            return self._report(ended, ended.outcome(self._killed_for(ended, began)))
         return self._report(*self._end_by_force(handle, self._stop_reason()))
 
-    def _killed_for(self, ended: ContainerExit) -> StopReason | None:
-        """Why somebody else of ours ended it, if somebody did.
+    def _killed_for(self, ended: ContainerExit, began: float) -> StopReason | None:
+        """Why somebody else of ours ended it since it `began`, if somebody did.
 
         Past the lease the warden kills, while this process may be frozen: a signal seen after
-        waking up is ours then, never the customer's 137. One that ended by itself has its result.
+        waking up is ours then, never the customer's 137, even if the lease has been renewed first.
+        One that ended by itself has its result.
         """
-        if ended.signal is not None and not self._keeper.lease_is_current():
+        if ended.signal is not None and not self._keeper.lease_has_held_since(began):
             return StopReason.LEASE_LOST
         return None
 
