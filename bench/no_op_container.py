@@ -15,10 +15,20 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+import django
+
 from bench.no_op_log import NoOpLog
 from scheduler_project.celery import app
-from workers import lifecycle
-from workers.sandbox.base import ContainerExit, ContainerHandle, ContainerSpec, OwnedContainer
+
+django.setup()  # Celery does it when a worker starts; what is imported below has models
+
+from workers import lifecycle  # noqa: E402
+from workers.sandbox.base import (  # noqa: E402
+    ContainerExit,
+    ContainerHandle,
+    ContainerSpec,
+    OwnedContainer,
+)
 
 __all__ = ["app"]
 

@@ -13,6 +13,7 @@ from uuid import UUID
 from runs.domain.outcome import Outcome, OutcomeCode, StopReason, outcome
 from runs.leases import CompleteAnswer, Completion, GoAnswer, GoRequest, Leased, Refused
 from scheduler_project.lib.events import emit
+from workers.deadlines import boottime_s
 from workers.environment import container_environment
 from workers.freezer import StartedContainer
 from workers.keeper import Keeper, LocalRun
@@ -215,7 +216,7 @@ class _Story:
 
     def _run(self, handle: ContainerHandle) -> str:
         """After the go: start, wait, stop if need be, report."""
-        began = time.monotonic()
+        began = boottime_s()
         try:
             if not self._keeper.lease_is_current():
                 # Frozen since the go: the thread that enforces the deadline may wake after us.
@@ -230,27 +231,28 @@ class _Story:
             return self._report(ContainerExit(exit_code=None), error.verdict)
         if ended is not None:
             self._free_slot()  # the next may begin while the database is told of this one's end
-            return self._report(ended, ended.outcome(self._killed_for(ended)))
+            return self._report(ended, ended.outcome(self._killed_for(ended, began)))
         return self._report(*self._end_by_force(handle, self._stop_reason()))
 
     def _wait(self, container: StartedContainer, began: float) -> ContainerExit | None:
         """How it ended; None when it must be stopped. Time spent frozen is not the customer's."""
         limit_s = float(self._lease.task["timeout_s"])
         while True:
-            left_s = limit_s + container.frozen_s() - (time.monotonic() - began)
+            left_s = limit_s + container.frozen_s() - (boottime_s() - began)
             if container.is_frozen:  # its time stands still: look again now and then
                 left_s = max(left_s, _FROZEN_LOOK_S)
             ended = self._sandbox.wait(container.handle, self._local.stop, max(0.0, left_s))
             if ended is not None or self._local.stop.is_set() or left_s <= 0:
                 return ended
 
-    def _killed_for(self, ended: ContainerExit) -> StopReason | None:
-        """Why somebody else of ours ended it, if somebody did.
+    def _killed_for(self, ended: ContainerExit, began: float) -> StopReason | None:
+        """Why somebody else of ours ended it since it `began`, if somebody did.
 
         Past the lease the warden kills, while this process may be frozen: a signal seen after
-        waking up is ours then, never the customer's 137. One that ended by itself has its result.
+        waking up is ours then, never the customer's 137, even if the lease has been renewed first.
+        One that ended by itself has its result.
         """
-        if ended.signal is not None and not self._keeper.lease_is_current():
+        if ended.signal is not None and not self._keeper.lease_has_held_since(began):
             return StopReason.LEASE_LOST
         return None
 

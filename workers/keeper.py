@@ -130,6 +130,8 @@ class Keeper:
         self._found: set[UUID] = set()
         self._worker_deadline = 0.0
         self._renewed_at = 0.0
+        # When a renewal last came after the deadline that it was to move (CLOCK_BOOTTIME).
+        self._gap_ended_at = 0.0
         self._engine_answers = True
         self._deadline_is_written = True
         self._draining = threading.Event()
@@ -289,6 +291,15 @@ class Keeper:
         """Whether the lease holds by this process's own clock, which no thread must outrun."""
         return boottime_s() < self._worker_deadline
 
+    def lease_has_held_since(self, began: float) -> bool:
+        """Whether it holds now and has without a gap since `began` (CLOCK_BOOTTIME, seconds).
+
+        A process that was frozen past its deadline may renew in time for the database, and yet too
+        late for the warden, which has killed its containers meanwhile.
+        """
+        # In this order: whoever sees the new deadline sees the gap before it.
+        return self.lease_is_current() and self._gap_ended_at < began
+
     def complete(self, completion: Completion) -> CompleteAnswer:
         """Report an end, again after an unknown answer: the result of a finished run is true."""
         while True:
@@ -334,6 +345,9 @@ class Keeper:
     def _extend(self, sent_at: float) -> None:
         """The database has extended the lease at some time after `sent_at`."""
         self._renewed_at = sent_at
+        now = boottime_s()
+        if now >= self._worker_deadline:
+            self._gap_ended_at = now
         self._worker_deadline = sent_at + self._timing.lease_s - self._timing.worker_margin_s
         try:
             write_deadline(

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +152,7 @@ class _Campaign:
         self._stop = threading.Event()
         self._stop_supervising = threading.Event()
         self._begun_s = 0.0
+        self._begun_at = datetime.now(UTC)
 
     def run(self) -> None:
         witness = Witness(self._field.engine.docker_host, self._stack.instance)
@@ -174,6 +175,7 @@ class _Campaign:
         self._world.populate(self._options.jobs, begin, begin + timedelta(seconds=seconds))
         plans = plan_faults(self._options.seed, seconds, LEASE, self._options.fault_class)
         self._begun_s = time.monotonic()
+        ((self._begun_at,),) = self._stack.rows("SELECT now()")
         working: list[Future[Any]] = [
             *(threads.submit(self._lane, lane) for lane in plans.values()),
             threads.submit(self._world.act, self._stop, _CLIENT_PAUSE_S),
@@ -296,13 +298,15 @@ class _Campaign:
 
     def _fates(self) -> Iterator[str]:
         """No customer's run ends otherwise than its program does, whatever befell our machines."""
-        for job_id, run_id, status, outcome, exit_code in self._stack.rows(
-            "SELECT job_id, run_id, status, outcome, exit_code FROM runs"
-            " WHERE status IN ('succeeded', 'failed')"
+        for job_id, run_id, status, outcome, exit_code, at_s in self._stack.rows(
+            "SELECT job_id, run_id, status, outcome, exit_code,"
+            " extract(epoch FROM finished_at - %s)::float8 FROM runs"
+            " WHERE status IN ('succeeded', 'failed')",
+            self._begun_at,
         ):
             habit = self._result.journal.habits.get(str(job_id))
             if habit is not None and habit.fate not in (None, status):
-                how = f"{outcome}, exit code {exit_code}"
+                how = f"{outcome}, exit code {exit_code}, after {at_s:.0f} s"
                 yield f"wrong fate: run {run_id} of a {habit.name} job {status} ({how})"
 
     def _obedience(self) -> Iterator[str]:

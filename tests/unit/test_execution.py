@@ -12,6 +12,7 @@ from runs.leases import CompleteAnswer, GoAnswer, GoReply
 from tests.support.lease_desk import Row
 from tests.support.polling import poll
 from tests.support.worker_in_memory import WorkerInMemory, worker_in_memory
+from workers import keeper
 from workers.deadlines import boottime_s
 from workers.sandbox.base import (
     BadCommand,
@@ -451,7 +452,7 @@ def test_a_kill_past_the_lease_is_never_the_customers(
 
     def freeze_while_it_runs(*args: Any) -> ContainerExit | None:
         ended = wait(*args)
-        monkeypatch.setattr(worker.keeper, "lease_is_current", lambda: is_current)
+        monkeypatch.setattr(worker.keeper, "lease_has_held_since", lambda began: is_current)
         return ended
 
     monkeypatch.setattr(worker.sandbox, "wait", freeze_while_it_runs)
@@ -460,6 +461,27 @@ def test_a_kill_past_the_lease_is_never_the_customers(
     _, row = place_and_run(worker)
 
     assert outcome_of(worker, row) is code
+
+
+def test_a_kill_past_the_lease_is_ours_even_if_the_lease_is_renewed_before_it_is_looked_at(
+    worker: WorkerInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frozen for longer than the warden waits and shorter than the database does."""
+    wait = worker.sandbox.wait
+
+    def freeze_while_it_runs(*args: Any) -> ContainerExit | None:
+        ended = wait(*args)
+        assert worker.keeper.lease_is_current()
+        monkeypatch.setattr(keeper, "boottime_s", lambda: boottime_s() + 1_000)
+        poll(worker.keeper.lease_is_current, what="the first heartbeat after it has renewed it")
+        return ended
+
+    monkeypatch.setattr(worker.sandbox, "wait", freeze_while_it_runs)
+    worker.sandbox.engine.programs[("true",)] = FakeProgram(exit_code=137)
+
+    _, row = place_and_run(worker)
+
+    assert outcome_of(worker, row) is OutcomeCode.LEASE_EXPIRED
 
 
 # --- leaving --------------------------------------------------------------------------------------
